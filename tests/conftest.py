@@ -17,8 +17,8 @@ __all__ = ["pytest_configure", "pytest_unconfigure"]
 class TritonBeforeTensorflow:
     """A finder that finds nothing: at the first import of TensorFlow it imports Triton, if that is installed.
 
-    Each brings its own LLVM, and a process that loads them in the other order aborts. Waiting until TensorFlow is really
-    asked for keeps both out of the runs that need neither.
+    Each brings its own LLVM, and a process that loads them in the other order aborts. Waiting until TensorFlow is
+    really asked for keeps both out of the runs that need neither.
     """
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None, /) -> None:

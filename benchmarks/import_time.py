@@ -1,0 +1,71 @@
+"""What does `import safepickle` cost beside the modules that it stands in for?
+
+Each import is timed in a fresh interpreter, from a warm cache of bytecode.
+
+    python -m benchmarks.import_time results.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.common import Row, Times, circumstances, print_table, rotations, write_json
+
+__all__ = ["main"]
+
+BASELINE = "import pickle, copy, cloudpickle"
+STATEMENTS = ("import pickle, copy", "import safepickle", BASELINE)
+GOAL = 1.0
+
+
+def folder_of(package: str) -> str:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
+        raise SystemExit(f"{package} is not installed")
+    return str(Path(spec.origin).resolve().parent.parent)
+
+
+def seconds(statement: str) -> float:
+    """Return the CPU time of one import statement in a new interpreter.
+
+    The interpreter runs without `site`: a start-up file in site-packages (an editable install is one) imports modules
+    of the standard library, which would then be missing from the time of whoever imports them too.
+    """
+    folders = dict.fromkeys((folder_of("safepickle"), folder_of("cloudpickle")))
+    code = f"import time; start = time.process_time(); {statement}; print(time.process_time() - start)"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(folders)}
+    command = [sys.executable, "-S", "-c", code]
+    return float(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+
+
+def measure(rounds: int) -> Row:
+    for statement in STATEMENTS:
+        seconds(statement)
+    times: dict[str, list[float]] = {statement: [] for statement in STATEMENTS}
+    for order in rotations(STATEMENTS, rounds):
+        for statement in order:
+            times[statement].append(seconds(statement))
+    return Row("import", times, BASELINE, {"import safepickle": GOAL})
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.import_time", description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("output", help="where the JSON goes")
+    parser.add_argument("--rounds", type=int, default=31, help="imports of each alternative (default: %(default)s)")
+    parser.add_argument("--check", action="store_true", help="exit with status 1 where the goal is missed")
+    options = parser.parse_args()
+
+    row = measure(options.rounds)
+    where = circumstances("cloudpickle")
+    print_table(f"Import time, CPU; Python {where['python'].split()[0]}", [row])
+    write_json(options.output, (__doc__ or "").split("\n")[0], [row], where)
+    return int(options.check and not row.met())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
