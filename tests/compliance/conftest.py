@@ -1,0 +1,20 @@
+"""Where do the tests of CPython leave their files?"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+__all__: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Changes into a new folder: CPython's tests write into the current one."""
+    monkeypatch.chdir(tmp_path)
+    # One of them puts a relative folder on sys.path; the finder that Python keeps for it is tied to the former one.
+    for path in [path for path in sys.path_importer_cache if not os.path.isabs(path)]:
+        del sys.path_importer_cache[path]
