@@ -18,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -61,10 +61,13 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         names = list(self.times)
         return {
-            **asdict(self),
+            "task": self.task,
+            "baseline": self.baseline,
+            "goals": dict(self.goals),
             "median_s": {name: self.median(name) for name in names},
             "ratio": {name: self.ratio(name) for name in names},
             "met": self.met(),
+            "times_s": {name: [round(time, 9) for time in times] for name, times in self.times.items()},
         }
 
 
