@@ -1,0 +1,390 @@
+"""How is an object copied?
+
+This module is the definition of the copier. For each object it asks, in this order:
+
+1. the memo: what was copied before in this call;
+2. the user's rules;
+3. the built-in rules;
+4. what the standard library does: atoms and builtin containers, classes, ``__deepcopy__`` (``__copy__``), ``copyreg``,
+   ``__reduce_ex__``.
+
+Exact builtin containers and atoms come before the rules where no user's rule speaks about them; it makes no difference
+to what is returned.
+"""
+
+from __future__ import annotations
+
+import copy as _stdlib
+import copyreg
+import types
+import weakref
+from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any, Final
+
+from .errors import CopyError, check_reduced, translate_copy_error
+from .registry import SHARE, Registry, Rule, Share, default_registry
+
+__all__ = ["copy", "deepcopy", "replace"] if hasattr(_stdlib, "replace") else ["copy", "deepcopy"]
+
+Memo = dict[Any, Any]
+_NOTHING: Final = object()
+
+#: Types whose objects are their own copies.
+ATOMIC: Final[frozenset[type]] = frozenset(
+    {
+        type(None), type(Ellipsis), type(NotImplemented), int, float, bool, complex, bytes, str, type, range, slice, property,
+        types.CodeType, types.BuiltinFunctionType, types.FunctionType, weakref.ref, Fraction, Decimal,
+    }
+)  # fmt: skip
+ATOMIC_WHEN_COPIED_ONCE: Final = ATOMIC | {frozenset, tuple}
+
+
+class _Call:
+    """What belongs to one outermost call of :func:`deepcopy`: its rules, and which function copies objects of which type."""
+
+    __slots__ = ("handlers", "memo", "options", "registry", "root")
+
+    def __init__(self, registry: Registry, memo: Memo, root: Any, options: dict[str, Any]) -> None:
+        self.registry = registry
+        self.memo = memo
+        self.root = root
+        self.options = options
+        self.handlers = _Handlers(registry)
+
+
+class _Handlers(dict[type, Callable[[Any, Memo, Any], Any]]):
+    """Type -> the function that copies its objects, found once a call."""
+
+    __slots__ = ("__weakref__", "registry")
+
+    def __init__(self, registry: Registry) -> None:
+        self.registry = registry
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+    def __missing__(self, cls: type) -> Callable[[Any, Memo, Any], Any]:
+        handler = self[cls] = _handler_for(cls, self.registry)
+        return handler
+
+
+#: The running calls by the id of their memo: nested calls, from ``__deepcopy__`` methods and rules, find theirs here.
+_running: dict[int, _Call] = {}
+
+
+def running_call(memo: Memo) -> _Call | None:
+    """The outermost call that this memo belongs to."""
+    call = _running.get(id(memo))
+    return call if call is not None and call.memo is memo else None
+
+
+def deepcopy(x: Any, memo: Memo | None = None, _nil: Any = _NOTHING, *, registry: Registry | None = None) -> Any:
+    """A deep copy of an object: kernels and other code shared, locks fresh, everything else copied.
+
+    Args:
+        x: the object.
+        memo: a dictionary that knows what was copied before; pass on the one that ``__deepcopy__`` received.
+        registry: the rules to use; the default registry unless given, or that of the call in progress.
+
+    Returns:
+        The copy.
+
+    Raises:
+        CopyError: some part of the object cannot be copied; the message says which and where.
+
+    Example:
+        >>> import safepickle, threading
+        >>> state = {"lock": threading.Lock(), "rows": [1, 2]}
+        >>> twin = safepickle.deepcopy(state)
+        >>> twin["rows"] is state["rows"], twin["lock"].acquire(blocking=False)
+        (False, True)
+    """
+    if memo is not None:
+        call = running_call(memo)
+        if call is not None and (registry is None or registry is call.registry):
+            return _copy(x, memo, call.handlers)
+    else:
+        memo = {}
+    rules = default_registry if registry is None else registry
+    rules.refresh()
+    call = _Call(rules, memo, x, {})
+    key = id(memo)
+    before = _running.get(key)
+    _running[key] = call
+    rules._live.add(call.handlers)
+    try:
+        return _copy(x, memo, call.handlers)
+    except Exception as error:
+        raise translate_copy_error(error, x, rules) from error
+    finally:
+        rules._live.discard(call.handlers)
+        if before is None:
+            del _running[key]
+        else:
+            _running[key] = before
+
+
+def _copy(x: Any, memo: Memo, handlers: _Handlers) -> Any:
+    """The heart of :func:`deepcopy`: memo, then the function for the type."""
+    cls = type(x)
+    handler = handlers[cls]
+    if handler is _atomic:
+        return x
+    key = id(x)
+    y = memo.get(key, _NOTHING)
+    if y is not _NOTHING:
+        return y
+    y = handler(x, memo, handlers)
+    if y is not x:
+        memo[key] = y
+        _keep_alive(x, memo)
+    return y
+
+
+def _keep_alive(x: Any, memo: Memo) -> None:
+    """Keep the original alive as long as the memo: it is known by its id."""
+    try:
+        memo[id(memo)].append(x)
+    except KeyError:
+        memo[id(memo)] = [x]
+
+
+# -- one function a kind --------------------------------------------------------------------------------------------------------
+
+
+def _atomic(x: Any, memo: Memo, handlers: _Handlers) -> Any:
+    return x
+
+
+def _list(x: list[Any], memo: Memo, handlers: _Handlers) -> list[Any]:
+    y: list[Any] = []
+    memo[id(x)] = y
+    append = y.append
+    for item in x:
+        append(_copy(item, memo, handlers))
+    return y
+
+
+def _dict(x: dict[Any, Any], memo: Memo, handlers: _Handlers) -> dict[Any, Any]:
+    y: dict[Any, Any] = {}
+    memo[id(x)] = y
+    for key, value in x.items():
+        y[_copy(key, memo, handlers)] = _copy(value, memo, handlers)
+    return y
+
+
+def _tuple(x: tuple[Any, ...], memo: Memo, handlers: _Handlers) -> tuple[Any, ...]:
+    y = [_copy(item, memo, handlers) for item in x]
+    # An item may lead back to the tuple, which is then finished already.
+    known = memo.get(id(x), _NOTHING)
+    if known is not _NOTHING:
+        return known  # type: ignore[no-any-return]
+    for old, new in zip(x, y):
+        if old is not new:
+            return tuple(y)
+    return x
+
+
+def _method(x: types.MethodType, memo: Memo, handlers: _Handlers) -> types.MethodType:
+    return type(x)(x.__func__, _copy(x.__self__, memo, handlers))
+
+
+def _by_protocol(x: Any, memo: Memo, handlers: _Handlers) -> Any:
+    cls = type(x)
+    if issubclass(cls, type):
+        return x
+    own = getattr(x, "__deepcopy__", None)
+    if own is not None:
+        return own(memo)
+    return _rebuild(x, _reduce(x, cls), memo, handlers)
+
+
+def _reduce(x: Any, cls: type) -> Any:
+    """What the standard library's protocols say about an object."""
+    reducer = copyreg.dispatch_table.get(cls)
+    if reducer is not None:
+        return reducer(x)
+    reducer = getattr(x, "__reduce_ex__", None)
+    if reducer is not None:
+        return reducer(4)  # type: ignore[call-arg]
+    reducer = getattr(x, "__reduce__", None)
+    if reducer is not None:
+        return reducer()  # type: ignore[call-arg]
+    raise CopyError(f"un(deep)copyable object of type {cls}")
+
+
+def _rebuild(x: Any, reduced: Any, memo: Memo | None, handlers: _Handlers | None) -> Any:
+    """The object that a reduce value describes; its parts deep-copied if there is a memo."""
+    if isinstance(reduced, str):
+        return x
+    return _reconstruct(x, memo, handlers, *reduced)
+
+
+def _reconstruct(
+    x: Any, memo: Memo | None, handlers: _Handlers | None, func: Callable[..., Any], args: tuple[Any, ...],
+    state: Any = None, listiter: Any = None, dictiter: Any = None, setter: Any = None,
+) -> Any:  # fmt: skip
+    deep = memo is not None and handlers is not None
+    if deep and args:
+        args = tuple([_copy(arg, memo, handlers) for arg in args])  # type: ignore[arg-type]
+    y = func(*args)
+    if deep:
+        memo[id(x)] = y  # type: ignore[index]
+    if state is not None:
+        if deep:
+            state = _copy(state, memo, handlers)  # type: ignore[arg-type]
+        _set_state(y, state, setter)
+    if listiter is not None:
+        for item in listiter:
+            y.append(_copy(item, memo, handlers) if deep else item)  # type: ignore[arg-type]
+    if dictiter is not None:
+        for key, value in dictiter:
+            if deep:
+                key = _copy(key, memo, handlers)  # type: ignore[arg-type]
+                value = _copy(value, memo, handlers)  # type: ignore[arg-type]
+            y[key] = value
+    return y
+
+
+def _set_state(y: Any, state: Any, setter: Any) -> None:
+    if setter is not None:
+        setter(y, state)
+        return
+    if hasattr(y, "__setstate__"):
+        y.__setstate__(state)
+        return
+    slots = None
+    if isinstance(state, tuple) and len(state) == 2:
+        state, slots = state
+    if state is not None:
+        y.__dict__.update(state)
+    if slots is not None:
+        for key, value in slots.items():
+            setattr(y, key, value)
+
+
+_BUILTIN: Final[dict[type, Callable[[Any, Memo, _Handlers], Any]]] = {
+    **dict.fromkeys(ATOMIC, _atomic),
+    list: _list,
+    dict: _dict,
+    tuple: _tuple,
+    types.MethodType: _method,
+}
+
+
+# -- rules ----------------------------------------------------------------------------------------------------------------------
+
+
+def _handler_for(cls: type, registry: Registry) -> Callable[[Any, Memo, Any], Any]:
+    rules = registry.rules_for(cls, "copy")
+    if not rules:
+        return _BUILTIN.get(cls, _by_protocol)
+    if isinstance(rules[0].copy, Share):
+        return _atomic
+
+    def by_rules(x: Any, memo: Memo, handlers: _Handlers) -> Any:
+        for rule in rules:
+            y = _apply(rule, x, memo, handlers)
+            if y is not NotImplemented:
+                return y
+        return _BUILTIN.get(cls, _by_protocol)(x, memo, handlers)
+
+    return by_rules
+
+
+def _apply(rule: Rule, x: Any, memo: Memo, handlers: _Handlers) -> Any:
+    """The copy that a rule makes; ``NotImplemented`` if it declines."""
+    if rule.copy is SHARE:
+        return x
+    if callable(rule.copy):
+        return rule.copy(x, memo)
+    if rule.reduce is None:
+        return NotImplemented
+    reduced = rule.reduce(x, None) if rule.with_pickler else rule.reduce(x)
+    if reduced is NotImplemented:
+        return NotImplemented
+    check_reduced(rule, x, reduced)
+    return _rebuild(x, reduced, memo, handlers)
+
+
+# -- shallow copies -----------------------------------------------------------------------------------------------------------------
+
+_SHALLOW: Final[dict[type, Callable[[Any], Any]]] = {
+    list: list.copy,
+    dict: dict.copy,
+    set: set.copy,
+    bytearray: bytearray.copy,
+}
+
+
+def copy(x: Any, *, registry: Registry | None = None) -> Any:
+    """A shallow copy of an object.
+
+    Args:
+        x: the object.
+        registry: the rules to use; the default registry unless given.
+
+    Raises:
+        CopyError: the object cannot be copied.
+    """
+    rules = default_registry if registry is None else registry
+    try:
+        return _shallow(x, rules)
+    except Exception as error:
+        raise translate_copy_error(error, x, rules) from error
+
+
+def _shallow(x: Any, registry: Registry) -> Any:
+    cls = type(x)
+    for rule in registry.rules_for(cls, "copy"):
+        y = _apply_shallow(rule, x)
+        if y is not NotImplemented:
+            return y
+    if cls in ATOMIC_WHEN_COPIED_ONCE:
+        return x
+    copier = _SHALLOW.get(cls)
+    if copier is not None:
+        return copier(x)
+    if issubclass(cls, type):
+        return x
+    own = getattr(cls, "__copy__", None)
+    if own is not None:
+        return own(x)
+    return _rebuild(x, _reduce_shallow(x, cls), None, None)
+
+
+def _reduce_shallow(x: Any, cls: type) -> Any:
+    reducer = copyreg.dispatch_table.get(cls)
+    if reducer is not None:
+        return reducer(x)
+    reducer = getattr(x, "__reduce_ex__", None)
+    if reducer is not None:
+        return reducer(4)  # type: ignore[call-arg]
+    reducer = getattr(x, "__reduce__", None)
+    if reducer is not None:
+        return reducer()  # type: ignore[call-arg]
+    raise CopyError(f"un(shallow)copyable object of type {cls}")
+
+
+def _apply_shallow(rule: Rule, x: Any) -> Any:
+    if rule.shallow is SHARE:
+        return x
+    if callable(rule.shallow):
+        return rule.shallow(x)
+    if rule.copy is SHARE:
+        return x
+    if rule.reduce is None:
+        return NotImplemented
+    reduced = rule.reduce(x, None) if rule.with_pickler else rule.reduce(x)
+    if reduced is NotImplemented:
+        return NotImplemented
+    check_reduced(rule, x, reduced)
+    return _rebuild(x, reduced, None, None)
+
+
+if hasattr(_stdlib, "replace"):
+
+    def replace(obj: Any, /, **changes: Any) -> Any:
+        """A new object of the same type with some fields changed, as :func:`copy.replace` (Python 3.13)."""
+        return _stdlib.replace(obj, **changes)

@@ -1,0 +1,227 @@
+"""How does an object become a pickle?
+
+For each object that is no builtin container or scalar the pickler asks, in this order:
+
+1. ``persistent_id`` (the C pickler does, before everything else);
+2. a subclass's own ``reducer_override``;
+3. the pickler's ``dispatch_table``, if somebody gave it one with an entry for the type;
+4. the rules of the registry, the user's before the built-in ones;
+5. what the standard library does: classes and functions by name, ``copyreg``, ``__reduce_ex__``.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any, Final
+
+from .errors import translate_pickling_error
+from .registry import Registry, Rule, default_registry
+from .sources import ByValue
+
+__all__ = ["Pickler", "dump", "dumps"]
+
+_dispatch_table_slot: Any = pickle.Pickler.dispatch_table  # type: ignore[attr-defined]
+_UNSET: Final = object()
+
+
+class _Answers(dict[type, "Callable[[Any], Any] | None"]):
+    """For the length of one dump: which function reduces objects of a type; ``None`` for the standard library's way."""
+
+    __slots__ = ("__weakref__", "pickler")
+
+    def __init__(self, pickler: Pickler) -> None:
+        self.pickler = pickler
+
+    def __missing__(self, cls: type) -> Callable[[Any], Any] | None:
+        answer = self[cls] = self.pickler._answer_for(cls)
+        return answer
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+class Pickler(pickle.Pickler):
+    """A ``pickle.Pickler`` that asks the registry, and writes functions and classes by value that no name leads to.
+
+    Args:
+        file: where to write: an object with a ``write`` method that takes bytes.
+        protocol: as for :class:`pickle.Pickler`.
+        fix_imports: as for :class:`pickle.Pickler`.
+        buffer_callback: called with each out-of-band buffer (protocol 5, PEP 574).
+        registry: the rules to use; the default registry unless given.
+
+    A subclass may define ``persistent_id``, ``reducer_override`` and ``dispatch_table`` as for :class:`pickle.Pickler`. Its
+    ``reducer_override`` is asked first, and what it answers with ``NotImplemented`` falls through to the registry.
+
+    Attributes:
+        protocol: the pickle protocol in use.
+        registry: the rules in use.
+        by_value: what this run remembers about functions and classes by value.
+    """
+
+    #: True where the output is hashed and not loaded.
+    canonical: bool = False
+
+    # For a subclass whose __init__ forgets ours: the C pickler then says so when it is asked to dump.
+    registry: Registry = default_registry
+    protocol: int = pickle.DEFAULT_PROTOCOL
+
+    def __init__(
+        self,
+        file: Any,
+        protocol: int | None = None,
+        fix_imports: bool = True,
+        buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
+        *,
+        registry: Registry | None = None,
+    ) -> None:
+        super().__init__(file, protocol, fix_imports=fix_imports, buffer_callback=buffer_callback)
+        self.protocol = _effective_protocol(protocol)
+        self.registry = default_registry if registry is None else registry
+        self.buffer_callback = buffer_callback
+
+    def dump(self, obj: Any, /) -> None:
+        """Write the pickle of an object.
+
+        Raises:
+            PicklingError: some part of the object cannot be pickled; the message says which and where.
+        """
+        self.by_value = ByValue()
+        self._answers = answers = _Answers(self)
+        registry = self.registry
+        registry.refresh()
+        registry._live.add(answers)
+        table = getattr(self, "dispatch_table", None)
+        if table is not None:
+            # A class attribute hides the slot that the C pickler reads: whatever Python sees last is what counts.
+            _dispatch_table_slot.__set__(self, table)
+        own = self._own_override()
+        try:
+            if own is None:
+                super().dump(obj)
+            else:
+                self._dump_with_override(obj, own)
+        except Exception as error:
+            raise translate_pickling_error(error, obj, self) from error
+        finally:
+            registry._live.discard(answers)
+            # They hold the pickler: without this, what was pickled would stay alive until the garbage collector comes.
+            answers.clear()
+            del self._answers
+
+    def _own_override(self) -> Callable[[Any], Any] | None:
+        """A ``reducer_override`` that a subclass, a mix-in or the instance defines."""
+        mine = self.__dict__.get("reducer_override")
+        if mine is not None:
+            return mine  # type: ignore[no-any-return]
+        if type(self).reducer_override is Pickler.reducer_override:
+            return None
+        return self.reducer_override
+
+    def _dump_with_override(self, obj: Any, own: Callable[[Any], Any]) -> None:
+        ours = Pickler.reducer_override
+
+        def both(part: Any) -> Any:
+            reduced = own(part)
+            return ours(self, part) if reduced is NotImplemented else reduced
+
+        before = self.__dict__.get("reducer_override", _UNSET)
+        self.__dict__["reducer_override"] = both  # the C pickler reads the attribute once, when the dump begins
+        try:
+            super().dump(obj)
+        finally:
+            if before is _UNSET:
+                self.__dict__.pop("reducer_override", None)
+            else:
+                self.__dict__["reducer_override"] = before
+
+    def reducer_override(self, obj: Any, /) -> Any:
+        """Reduce an object by the rules of the registry; ``NotImplemented`` where none applies."""
+        answer = self._answers[type(obj)]
+        if answer is None:
+            return NotImplemented
+        return answer(obj)
+
+    def _answer_for(self, cls: type) -> Callable[[Any], Any] | None:
+        table = getattr(self, "dispatch_table", None)
+        if table is not None and _has_entry(table, cls):
+            return None
+        rules = self.registry.rules_for(cls, "pickle")
+        if not rules:
+            return None
+        return lambda obj: reduce_by_rules(rules, obj, self)
+
+
+def _has_entry(table: Any, cls: type) -> bool:
+    try:
+        return table[cls] is not None
+    except KeyError:
+        return False
+
+
+def reduce_by_rules(rules: tuple[Rule, ...], obj: Any, pickler: Any) -> Any:
+    """What the first rule that does not decline says about an object.
+
+    Raises:
+        PicklingError: a rule raised, or returned something that ``__reduce__`` may not return.
+    """
+    from .errors import check_reduced, reducer_failed
+
+    for rule in rules:
+        assert rule.reduce is not None
+        try:
+            reduced = rule.reduce(obj, pickler) if rule.with_pickler else rule.reduce(obj)
+        except Exception as error:
+            raise reducer_failed(rule, obj, error) from error
+        if reduced is not NotImplemented:
+            check_reduced(rule, obj, reduced)
+            return reduced
+    return NotImplemented
+
+
+def _effective_protocol(protocol: int | None) -> int:
+    if protocol is None:
+        return pickle.DEFAULT_PROTOCOL
+    return pickle.HIGHEST_PROTOCOL if protocol < 0 else int(protocol)
+
+
+def dump(
+    obj: Any,
+    file: Any,
+    protocol: int | None = None,
+    *,
+    fix_imports: bool = True,
+    buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
+    registry: Registry | None = None,
+) -> None:
+    """Write the pickle of an object to a file. Arguments as for :func:`pickle.dump`, and ``registry``.
+
+    Raises:
+        PicklingError: some part of the object cannot be pickled; the message says which and where.
+    """
+    Pickler(file, protocol, fix_imports, buffer_callback, registry=registry).dump(obj)
+
+
+def dumps(
+    obj: Any,
+    protocol: int | None = None,
+    *,
+    fix_imports: bool = True,
+    buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
+    registry: Registry | None = None,
+) -> bytes:
+    """The pickle of an object as bytes. Arguments as for :func:`pickle.dumps`, and ``registry``.
+
+    Raises:
+        PicklingError: some part of the object cannot be pickled; the message says which and where.
+
+    Example:
+        >>> import safepickle
+        >>> double = safepickle.loads(safepickle.dumps(lambda x: 2 * x))
+        >>> double(21)
+        42
+    """
+    sink = io.BytesIO()
+    Pickler(sink, protocol, fix_imports, buffer_callback, registry=registry).dump(obj)
+    return sink.getvalue()

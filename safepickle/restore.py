@@ -1,0 +1,354 @@
+"""What does a pickle call when it is loaded?
+
+Every function that ``safepickle.dumps`` writes a call to is here, and nothing else. They are small, check the types of their arguments,
+never call what a name resolves to, and take no nested pickle. They are a file format: a function here is never renamed and its
+arguments never change their meaning (``tests/golden`` keeps files of every release). Libraries are imported inside the functions.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import linecache
+import sys
+import threading
+import types
+import weakref
+from typing import Any
+
+from .errors import UnpicklingError
+from .references import load, walk
+
+__all__ = [
+    "bind_method",
+    "bound_classmethod",
+    "builtin_type",
+    "fill_cell",
+    "fill_class",
+    "fill_function",
+    "fill_module",
+    "function",
+    "make_cell",
+    "make_class",
+    "make_code",
+    "make_enum",
+    "make_function",
+    "make_module",
+    "make_namespace",
+    "make_type_variable",
+    "sentinel",
+    "submodule",
+]
+
+
+def _check(value: Any, kind: type | tuple[type, ...], what: str) -> None:
+    if not isinstance(value, kind):
+        names = " or ".join(k.__name__ for k in (kind if isinstance(kind, tuple) else (kind,)))
+        raise UnpicklingError(f"malformed pickle: {what} must be {names}, not {type(value).__qualname__}")
+
+
+# -- names -------------------------------------------------------------------------------------------------------------------
+
+
+def resolve(module: str, qualname: str, path: tuple[str, ...] = ()) -> Any:
+    """The object of that name. Not written to pickles itself: the functions below check what was found.
+
+    Raises:
+        UnpicklingError: there is no such module or no such name in it.
+    """
+    _check(module, str, "a module name")
+    _check(qualname, str, "a qualified name")
+    _check(path, tuple, "an attribute path")
+    name = ".".join([f"{module}:{qualname}", *path])
+    try:
+        found = load(module)
+    except ImportError as error:
+        raise UnpicklingError(
+            f"cannot load the reference {name}: module {module!r} cannot be imported here ({error}). It was importable "
+            "where the pickle was written; a package may have extended sys.path there"
+        ) from error
+    try:
+        return walk(found, qualname, path)
+    except AttributeError as error:
+        raise UnpicklingError(
+            f"cannot load the reference {name}: {error}. The module is {getattr(found, '__file__', 'built in')}; "
+            "the name may be defined there only under some condition, or in another version"
+        ) from error
+
+
+def function(module: str, qualname: str, path: tuple[str, ...]) -> types.FunctionType:
+    """The undecorated Python function below the object that took its name: ``kernel.fn``, ``step.python_function``, ``f.__wrapped__``."""
+    found = resolve(module, qualname, path)
+    if not path or type(found) is not types.FunctionType:
+        raise UnpicklingError(
+            f"the reference {module}:{qualname} with path {path!r} leads to a {type(found).__qualname__}, not to a function below "
+            "a decorated one"
+        )
+    return found
+
+
+def bound_classmethod(cls: type, name: str) -> types.MethodType:
+    """The class method ``name`` bound to ``cls``."""
+    _check(cls, type, "the owner of a class method")
+    _check(name, str, "a method name")
+    found = getattr(cls, name, None)
+    if not isinstance(found, types.MethodType) or found.__self__ is not cls:
+        raise UnpicklingError(f"{cls.__qualname__}.{name} is not a class method")
+    return found
+
+
+def submodule(name: str) -> types.ModuleType:
+    """A module by name, imported."""
+    _check(name, str, "a module name")
+    return importlib.import_module(name)
+
+
+def sentinel(module: str, qualname: str) -> Any:
+    """A private marker object of the standard library that is compared by identity (``dataclasses._FIELD``)."""
+    if (module, qualname) not in _SENTINELS:
+        raise UnpicklingError(f"{module}:{qualname} is not a known marker")
+    return resolve(module, qualname)
+
+
+_SENTINELS = {
+    ("dataclasses", "_FIELD"),
+    ("dataclasses", "_FIELD_CLASSVAR"),
+    ("dataclasses", "_FIELD_INITVAR"),
+    ("dataclasses", "_HAS_DEFAULT_FACTORY"),
+    ("dataclasses", "MISSING"),
+    ("dataclasses", "KW_ONLY"),
+}
+
+
+# -- source text of functions that travel by value ------------------------------------------------------------------------------
+
+
+def register_source(filename: str, text: str, first_line: int) -> None:
+    """Make the text known to ``linecache``, so that ``inspect.getsource``, tracebacks and ``@triton.jit`` find it."""
+    if filename in linecache.cache:
+        return
+    # Blank lines in front keep the original line numbers; a modification time of None survives linecache.checkcache.
+    lines = ["\n"] * (first_line - 1) + text.splitlines(keepends=True)
+    linecache.cache[filename] = (sum(map(len, lines)), None, lines, filename)
+
+
+# -- functions and code by value --------------------------------------------------------------------------------------------------
+
+
+def make_code(tag: str, *arguments: Any) -> types.CodeType:
+    """A code object, if it was written by this very version of Python: byte code of another one crashes the interpreter."""
+    here = sys.implementation.cache_tag
+    if tag != here:
+        raise UnpicklingError(
+            f"this pickle holds a function by value, which was written by Python {_readable(tag)} and cannot run under "
+            f"Python {_readable(str(here))}: load it with the former, or put the function into a module so that it goes by reference"
+        )
+    return types.CodeType(*arguments)
+
+
+def _readable(tag: str) -> str:
+    name, _, digits = tag.partition("-")
+    version = f"{digits[0]}.{digits[1:]}" if digits.isdigit() else digits
+    return f"{version} ({name})" if name != "cpython" else version
+
+
+def make_namespace(name: str | None, package: str | None) -> dict[str, Any]:
+    """The globals of functions that came from one module, to be filled with those that they use."""
+    return {"__name__": name, "__package__": package, "__builtins__": builtins}
+
+
+def make_cell() -> types.CellType:
+    """An empty cell; :func:`fill_cell` or :func:`fill_function` puts the value in."""
+    return types.CellType()
+
+
+def fill_cell(cell: types.CellType, value: tuple[Any, ...]) -> None:
+    """Put the value into a cell."""
+    _check(cell, types.CellType, "a cell")
+    if value:
+        cell.cell_contents = value[0]
+
+
+def make_function(
+    code: types.CodeType,
+    namespace: dict[str, Any],
+    name: str,
+    closure: tuple[types.CellType, ...] | None,
+    source: tuple[str, str, int] | None,
+) -> types.FunctionType:
+    """A function with its code, an empty closure and no attributes; :func:`fill_function` brings the rest."""
+    _check(code, types.CodeType, "code")
+    _check(namespace, dict, "a namespace")
+    if source is not None:
+        register_source(*source)
+    return types.FunctionType(code, namespace, name, None, closure)
+
+
+def fill_function(function: types.FunctionType, state: dict[str, Any]) -> None:
+    """Give a function its globals, cell contents, defaults and attributes."""
+    _check(function, types.FunctionType, "a function")
+    for name, value in state.pop("globals").items():
+        function.__globals__.setdefault(name, value)
+    for cell, value in state.pop("cells"):
+        cell.cell_contents = value
+    state.pop("modules", None)
+    for name, value in state.pop("vars", {}).items():
+        function.__dict__[name] = value
+    for name, value in state.items():
+        setattr(function, _FUNCTION_STATE[name], value)
+
+
+_FUNCTION_STATE = {
+    name: f"__{name}__" for name in ("qualname", "module", "doc", "defaults", "kwdefaults", "annotations", "type_params")
+}
+
+
+# -- objects by value that must stay one object --------------------------------------------------------------------------------------
+
+
+class Identities:
+    """Which living object has this identity, and which identity has this object?
+
+    An identity is made from content, never at random, so that equal programs write equal bytes. Loading what this process
+    knows gives the living object: the class at home, the kernel that is compiled already. Nothing is kept alive or hashed.
+    """
+
+    def __init__(self) -> None:
+        self._objects: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+        self._names: dict[int, tuple[weakref.ref[Any], str]] = {}
+        self.lock = threading.RLock()
+
+    def object_of(self, identity: str) -> Any | None:
+        """The living object of that identity."""
+        return self._objects.get(identity)
+
+    def identity_of(self, obj: Any) -> str | None:
+        """The identity under which the object was pickled or loaded here before."""
+        entry = self._names.get(id(obj))
+        return entry[1] if entry is not None and entry[0]() is obj else None
+
+    def remember(self, obj: Any, identity: str) -> str:
+        """Give an object its identity; one that is taken by another living object gets a number behind it."""
+        with self.lock:
+            number, unique = 0, identity
+            while self._objects.get(unique, obj) is not obj:
+                number += 1
+                unique = f"{identity}-{number}"
+            key, names = id(obj), self._names
+            self._objects[unique] = obj
+            names[key] = (weakref.ref(obj, lambda _: names.pop(key, None)), unique)
+            return unique
+
+
+#: Classes, type variables, kernels and compiled functions that travelled by value.
+identities = Identities()
+
+_filled: weakref.WeakSet[type] = weakref.WeakSet()
+
+
+def mark_complete(cls: type) -> None:
+    """This class has its attributes: loading it must not set them again."""
+    _filled.add(cls)
+
+
+def make_class(
+    identity: str, metaclass: type, name: str, bases: tuple[type, ...], namespace: dict[str, Any]
+) -> type:
+    """The class of that identity if this process knows it, else a new one without its attributes."""
+    _check(identity, str, "the identity of a class")
+    _check(metaclass, type, "a metaclass")
+    with identities.lock:
+        known = identities.object_of(identity)
+        if isinstance(known, type):
+            return known
+        made: type = types.new_class(name, bases, {"metaclass": metaclass}, lambda body: body.update(namespace))
+        identities.remember(made, identity)
+        return made
+
+
+def make_enum(
+    identity: str, metaclass: type, name: str, bases: tuple[type, ...], namespace: dict[str, Any],
+    members: list[tuple[str, Any]], options: dict[str, Any],
+) -> type:  # fmt: skip
+    """The enumeration of that identity, with its members."""
+    import enum
+
+    _check(identity, str, "the identity of a class")
+    if not (isinstance(metaclass, type) and issubclass(metaclass, enum.EnumMeta)):
+        raise UnpicklingError(f"malformed pickle: {metaclass!r} is not the type of an enumeration")
+    with identities.lock:
+        known = identities.object_of(identity)
+        if isinstance(known, type):
+            return known
+        body: Any = metaclass.__prepare__(name, bases, **options)
+        for key, value in [*namespace.items(), *members]:
+            body[key] = value
+        made: type = metaclass.__new__(metaclass, name, bases, body, **options)
+        identities.remember(made, identity)
+        return made
+
+
+def fill_class(cls: type, state: dict[str, Any]) -> None:
+    """Give a class its attributes, unless it has them: a class that lives here keeps the state it has."""
+    _check(cls, type, "a class")
+    with identities.lock:
+        if cls in _filled:
+            return
+        _filled.add(cls)
+    for name, value in state["attributes"].items():
+        type.__setattr__(cls, name, value)
+    for name, attributes in state.get("members", {}).items():
+        cls.__members__[name].__dict__.update(attributes)  # type: ignore[attr-defined]
+    for subclass in state.get("registered", ()):
+        cls.register(subclass)  # type: ignore[attr-defined]
+    abstract = state.get("abstract")
+    if abstract is not None:
+        cls.__abstractmethods__ = frozenset(abstract)  # type: ignore[attr-defined]
+
+
+def make_module(name: str, doc: str | None) -> types.ModuleType:
+    """A module that was made on the fly, empty; its state follows."""
+    _check(name, str, "a module name")
+    module = types.ModuleType(name, doc)
+    module.__dict__["__builtins__"] = builtins
+    return module
+
+
+def fill_module(module: types.ModuleType, state: dict[str, Any]) -> None:
+    """Give a module its contents."""
+    _check(module, types.ModuleType, "a module")
+    module.__dict__.update(state)
+
+
+def make_type_variable(identity: str, kind: str, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """A type variable; the one of that identity if this process knows it."""
+    import typing
+
+    if kind not in ("TypeVar", "ParamSpec", "TypeVarTuple"):
+        raise UnpicklingError(f"malformed pickle: {kind!r} is not a kind of type variable")
+    with identities.lock:
+        known = identities.object_of(identity)
+        if known is None:
+            known = getattr(typing, kind)(name, *arguments, **options)
+            known.__module__ = identity.partition(":")[0]
+            identities.remember(known, identity)
+        return known
+
+
+# -- types and methods without a name of their own ------------------------------------------------------------------------------------
+
+
+def builtin_type(name: str) -> type:
+    """A type of the interpreter that only the module ``types`` names (``types.FunctionType``)."""
+    _check(name, str, "the name of a type")
+    found = getattr(types, name, None)
+    if not isinstance(found, type):
+        raise UnpicklingError(f"types.{name} is not a type of this Python")
+    return found
+
+
+def bind_method(function: Any, owner: Any) -> types.MethodType:
+    """A function bound to an object that does not have it as an attribute of that name."""
+    if not callable(function):
+        raise UnpicklingError(f"malformed pickle: a method needs a callable, not {type(function).__qualname__}")
+    return types.MethodType(function, owner)
