@@ -34,6 +34,7 @@ ENTRY_POINT_GROUP: Final = "safepickle.reducers"
 
 #: Top-level package -> the module of ours that holds its rules. The package is never imported for it.
 LIBRARIES: Final[dict[str, str]] = {
+    "torch": "safepickle.reducers.torch",
 }
 
 #: A rule that applies through inheritance yields to one of these defined on a more derived class.
