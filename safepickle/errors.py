@@ -17,8 +17,9 @@ class PicklingError(pickle.PicklingError):
     """An object cannot be pickled; the message says which one and where it is."""
 
 
-class UnpicklingError(pickle.UnpicklingError):
-    """A pickle cannot be loaded here."""
+#: A pickle cannot be loaded here. The standard library's own class: if it were a derived one, ``except
+#: safepickle.UnpicklingError`` would miss what the C unpickler raises, for one in ``super().persistent_load()``.
+UnpicklingError = pickle.UnpicklingError
 
 
 class CopyError(PicklingError, copy.Error):
@@ -107,8 +108,3 @@ def translate_copy_error(error: Exception, obj: Any, registry: Any) -> Exception
     if isinstance(error, (TypeError, AttributeError, PicklingError)):
         return _combined(CopyError, error, str(error))
     return error
-
-
-def translate_unpickling_error(error: pickle.UnpicklingError) -> Exception:
-    """The error to raise for a pickle that cannot be loaded."""
-    return error if isinstance(error, UnpicklingError) else _combined(UnpicklingError, error, str(error))

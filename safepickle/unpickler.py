@@ -9,8 +9,6 @@ import pickle
 from collections.abc import Iterable
 from typing import Any
 
-from .errors import translate_unpickling_error
-
 __all__ = ["Unpickler", "load", "loads"]
 
 
@@ -19,17 +17,6 @@ class Unpickler(pickle.Unpickler):
 
     Subclasses may define ``find_class`` and ``persistent_load``.
     """
-
-    def load(self) -> Any:
-        """Load the next object of the file.
-
-        Raises:
-            UnpicklingError: the pickle is malformed, or names something that is not here.
-        """
-        try:
-            return super().load()
-        except pickle.UnpicklingError as error:
-            raise translate_unpickling_error(error) from error
 
 
 def load(
@@ -51,7 +38,4 @@ def loads(
     Raises:
         UnpicklingError: the pickle is malformed, or names something that is not here.
     """
-    try:
-        return pickle.loads(data, fix_imports=fix_imports, encoding=encoding, errors=errors, buffers=buffers)
-    except pickle.UnpicklingError as error:
-        raise translate_unpickling_error(error) from error
+    return pickle.loads(data, fix_imports=fix_imports, encoding=encoding, errors=errors, buffers=buffers)
