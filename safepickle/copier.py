@@ -19,8 +19,6 @@ import copyreg
 import types
 import weakref
 from collections.abc import Callable
-from decimal import Decimal
-from fractions import Fraction
 from typing import Any, Final
 
 from .errors import CopyError, check_reduced, translate_copy_error
@@ -35,7 +33,7 @@ _NOTHING: Final = object()
 ATOMIC: Final[frozenset[type]] = frozenset(
     {
         type(None), type(Ellipsis), type(NotImplemented), int, float, bool, complex, bytes, str, type, range, slice, property,
-        types.CodeType, types.BuiltinFunctionType, types.FunctionType, weakref.ref, Fraction, Decimal,
+        types.CodeType, types.BuiltinFunctionType, types.FunctionType, weakref.ref,
     }
 )  # fmt: skip
 ATOMIC_WHEN_COPIED_ONCE: Final = ATOMIC | {frozenset, tuple}
@@ -127,22 +125,20 @@ def deepcopy(x: Any, memo: Memo | None = None, _nil: Any = _NOTHING, *, registry
 
 def _copy(x: Any, memo: Memo, handlers: _Handlers) -> Any:
     """The heart of :func:`deepcopy`: memo, then the function for the type."""
-    cls = type(x)
-    handler = handlers[cls]
+    handler = handlers[type(x)]
     if handler is _atomic:
         return x
-    key = id(x)
-    y = memo.get(key, _NOTHING)
+    y = memo.get(id(x), _NOTHING)
     if y is not _NOTHING:
         return y
     y = handler(x, memo, handlers)
     if y is not x:
-        memo[key] = y
-        _keep_alive(x, memo)
+        memo[id(x)] = y
+        keep_alive(x, memo)
     return y
 
 
-def _keep_alive(x: Any, memo: Memo) -> None:
+def keep_alive(x: Any, memo: Memo) -> None:
     """Keep the original alive as long as the memo: it is known by its id."""
     try:
         memo[id(memo)].append(x)
@@ -162,7 +158,7 @@ def _list(x: list[Any], memo: Memo, handlers: _Handlers) -> list[Any]:
     memo[id(x)] = y
     append = y.append
     for item in x:
-        append(_copy(item, memo, handlers))
+        append(item if handlers[type(item)] is _atomic else _copy(item, memo, handlers))
     return y
 
 
@@ -170,17 +166,19 @@ def _dict(x: dict[Any, Any], memo: Memo, handlers: _Handlers) -> dict[Any, Any]:
     y: dict[Any, Any] = {}
     memo[id(x)] = y
     for key, value in x.items():
-        y[_copy(key, memo, handlers)] = _copy(value, memo, handlers)
+        if handlers[type(key)] is not _atomic:
+            key = _copy(key, memo, handlers)
+        y[key] = value if handlers[type(value)] is _atomic else _copy(value, memo, handlers)
     return y
 
 
 def _tuple(x: tuple[Any, ...], memo: Memo, handlers: _Handlers) -> tuple[Any, ...]:
-    y = [_copy(item, memo, handlers) for item in x]
+    y = [item if handlers[type(item)] is _atomic else _copy(item, memo, handlers) for item in x]
     # An item may lead back to the tuple, which is then finished already.
     known = memo.get(id(x), _NOTHING)
     if known is not _NOTHING:
         return known  # type: ignore[no-any-return]
-    for old, new in zip(x, y):
+    for old, new in zip(x, y, strict=True):
         if old is not new:
             return tuple(y)
     return x
@@ -197,10 +195,11 @@ def _by_protocol(x: Any, memo: Memo, handlers: _Handlers) -> Any:
     own = getattr(x, "__deepcopy__", None)
     if own is not None:
         return own(memo)
-    return _rebuild(x, _reduce(x, cls), memo, handlers)
+    reduced = reduce_by_protocol(x, cls)
+    return x if isinstance(reduced, str) else _reconstruct(x, memo, handlers, *reduced)
 
 
-def _reduce(x: Any, cls: type) -> Any:
+def reduce_by_protocol(x: Any, cls: type) -> Any:
     """What the standard library's protocols say about an object."""
     reducer = copyreg.dispatch_table.get(cls)
     if reducer is not None:
@@ -214,40 +213,29 @@ def _reduce(x: Any, cls: type) -> Any:
     raise CopyError(f"un(deep)copyable object of type {cls}")
 
 
-def _rebuild(x: Any, reduced: Any, memo: Memo | None, handlers: _Handlers | None) -> Any:
-    """The object that a reduce value describes; its parts deep-copied if there is a memo."""
-    if isinstance(reduced, str):
-        return x
-    return _reconstruct(x, memo, handlers, *reduced)
-
-
 def _reconstruct(
-    x: Any, memo: Memo | None, handlers: _Handlers | None, func: Callable[..., Any], args: tuple[Any, ...],
+    x: Any, memo: Memo, handlers: _Handlers, func: Callable[..., Any], args: tuple[Any, ...],
     state: Any = None, listiter: Any = None, dictiter: Any = None, setter: Any = None,
 ) -> Any:  # fmt: skip
-    deep = memo is not None and handlers is not None
-    if deep and args:
-        args = tuple([_copy(arg, memo, handlers) for arg in args])  # type: ignore[arg-type]
+    """The copy that a reduce value describes, with deep copies of its parts."""
+    if args:
+        args = tuple([_copy(arg, memo, handlers) for arg in args])
     y = func(*args)
-    if deep:
-        memo[id(x)] = y  # type: ignore[index]
+    memo[id(x)] = y
     if state is not None:
-        if deep:
-            state = _copy(state, memo, handlers)  # type: ignore[arg-type]
-        _set_state(y, state, setter)
+        set_state(y, _copy(state, memo, handlers), setter)
     if listiter is not None:
         for item in listiter:
-            y.append(_copy(item, memo, handlers) if deep else item)  # type: ignore[arg-type]
+            y.append(_copy(item, memo, handlers))
     if dictiter is not None:
         for key, value in dictiter:
-            if deep:
-                key = _copy(key, memo, handlers)  # type: ignore[arg-type]
-                value = _copy(value, memo, handlers)  # type: ignore[arg-type]
-            y[key] = value
+            key = _copy(key, memo, handlers)
+            y[key] = _copy(value, memo, handlers)
     return y
 
 
-def _set_state(y: Any, state: Any, setter: Any) -> None:
+def set_state(y: Any, state: Any, setter: Any) -> None:
+    """Give a new object its state, as the last steps of ``copy._reconstruct`` do."""
     if setter is not None:
         setter(y, state)
         return
@@ -305,7 +293,7 @@ def _apply(rule: Rule, x: Any, memo: Memo, handlers: _Handlers) -> Any:
     if reduced is NotImplemented:
         return NotImplemented
     check_reduced(rule, x, reduced)
-    return _rebuild(x, reduced, memo, handlers)
+    return x if isinstance(reduced, str) else _reconstruct(x, memo, handlers, *reduced)
 
 
 # -- shallow copies -----------------------------------------------------------------------------------------------------------------
@@ -351,20 +339,29 @@ def _shallow(x: Any, registry: Registry) -> Any:
     own = getattr(cls, "__copy__", None)
     if own is not None:
         return own(x)
-    return _rebuild(x, _reduce_shallow(x, cls), None, None)
+    return _rebuild_once(x, _reduce_once(x, cls))
 
 
-def _reduce_shallow(x: Any, cls: type) -> Any:
-    reducer = copyreg.dispatch_table.get(cls)
-    if reducer is not None:
-        return reducer(x)
-    reducer = getattr(x, "__reduce_ex__", None)
-    if reducer is not None:
-        return reducer(4)  # type: ignore[call-arg]
-    reducer = getattr(x, "__reduce__", None)
-    if reducer is not None:
-        return reducer()  # type: ignore[call-arg]
-    raise CopyError(f"un(shallow)copyable object of type {cls}")
+def _reduce_once(x: Any, cls: type) -> Any:
+    try:
+        return reduce_by_protocol(x, cls)
+    except CopyError:
+        raise CopyError(f"un(shallow)copyable object of type {cls}") from None
+
+
+def _rebuild_once(x: Any, reduced: Any) -> Any:
+    """The shallow copy that a reduce value describes."""
+    if isinstance(reduced, str):
+        return x
+    func, args, state, items, pairs, setter = (*reduced, *[None] * (6 - len(reduced)))
+    y = func(*args)
+    if state is not None:
+        set_state(y, state, setter)
+    for item in items or ():
+        y.append(item)
+    for key, value in pairs or ():
+        y[key] = value
+    return y
 
 
 def _apply_shallow(rule: Rule, x: Any) -> Any:
@@ -380,7 +377,7 @@ def _apply_shallow(rule: Rule, x: Any) -> Any:
     if reduced is NotImplemented:
         return NotImplemented
     check_reduced(rule, x, reduced)
-    return _rebuild(x, reduced, None, None)
+    return _rebuild_once(x, reduced)
 
 
 if hasattr(_stdlib, "replace"):

@@ -88,7 +88,7 @@ class Pickler(pickle.Pickler):
             PicklingError: some part of the object cannot be pickled; the message says which and where.
         """
         self.by_value = ByValue()
-        self._answers = answers = _Answers(self)
+        answers = _Answers(self)
         registry = self.registry
         registry.refresh()
         registry._live.add(answers)
@@ -96,52 +96,50 @@ class Pickler(pickle.Pickler):
         if table is not None:
             # A class attribute hides the slot that the C pickler reads: whatever Python sees last is what counts.
             _dispatch_table_slot.__set__(self, table)
-        own = self._own_override()
+        override = self._override(answers)
+        before = self.__dict__.get("reducer_override", _UNSET)
+        self.__dict__["reducer_override"] = override  # the C pickler reads the attribute once, when the dump begins
         try:
-            if own is None:
-                super().dump(obj)
-            else:
-                self._dump_with_override(obj, own)
+            super().dump(obj)
         except Exception as error:
             raise translate_pickling_error(error, obj, self) from error
         finally:
             registry._live.discard(answers)
-            # They hold the pickler: without this, what was pickled would stay alive until the garbage collector comes.
-            answers.clear()
-            del self._answers
-
-    def _own_override(self) -> Callable[[Any], Any] | None:
-        """A ``reducer_override`` that a subclass, a mix-in or the instance defines."""
-        mine = self.__dict__.get("reducer_override")
-        if mine is not None:
-            return mine  # type: ignore[no-any-return]
-        if type(self).reducer_override is Pickler.reducer_override:
-            return None
-        return self.reducer_override
-
-    def _dump_with_override(self, obj: Any, own: Callable[[Any], Any]) -> None:
-        ours = Pickler.reducer_override
-
-        def both(part: Any) -> Any:
-            reduced = own(part)
-            return ours(self, part) if reduced is NotImplemented else reduced
-
-        before = self.__dict__.get("reducer_override", _UNSET)
-        self.__dict__["reducer_override"] = both  # the C pickler reads the attribute once, when the dump begins
-        try:
-            super().dump(obj)
-        finally:
             if before is _UNSET:
-                self.__dict__.pop("reducer_override", None)
+                del self.__dict__["reducer_override"]
             else:
                 self.__dict__["reducer_override"] = before
 
+    def _override(self, answers: _Answers) -> Callable[[Any], Any]:
+        """What the C pickler calls for each object: a subclass's, a mix-in's or the instance's own override, then the rules."""
+
+        def ours(part: Any) -> Any:
+            answer = answers[type(part)]
+            return NotImplemented if answer is None else answer(part)
+
+        own = self._own_override()
+        if own is _UNSET:
+            return ours
+
+        def both(part: Any) -> Any:
+            reduced = own(part)
+            return ours(part) if reduced is NotImplemented else reduced
+
+        return both
+
+    def _own_override(self) -> Any:
+        if "reducer_override" in self.__dict__:
+            return self.__dict__["reducer_override"]
+        # Not by getattr: ours would hide that of a mix-in named after us, which the C pickler in our place would not.
+        for cls in type(self).__mro__:
+            if cls is not Pickler and "reducer_override" in vars(cls):
+                return vars(cls)["reducer_override"].__get__(self, type(self))
+        return _UNSET
+
     def reducer_override(self, obj: Any, /) -> Any:
         """Reduce an object by the rules of the registry; ``NotImplemented`` where none applies."""
-        answer = self._answers[type(obj)]
-        if answer is None:
-            return NotImplemented
-        return answer(obj)
+        answer = self._answer_for(type(obj))
+        return NotImplemented if answer is None else answer(obj)
 
     def _answer_for(self, cls: type) -> Callable[[Any], Any] | None:
         table = getattr(self, "dispatch_table", None)
