@@ -30,6 +30,7 @@ from .differences import Difference, difference_for
 __all__ = [
     "ComplianceCase",
     "adapted",
+    "copy_facade",
     "copy_modules",
     "load_against",
     "pickle_facade",
@@ -59,8 +60,8 @@ def pickle_module() -> types.ModuleType:
 def copy_modules() -> list[types.ModuleType]:
     """The modules that stand for `copy`: safepickle, or those that SAFEPICKLE_COMPLIANCE_COPIERS names.
 
-    The variable holds module names with commas between. Any module will do that has what `copy.__all__` lists, so
-    each implementation of the copier can go through the same run.
+    The variable holds module names with commas between. Any module will do that has `copy` and `deepcopy` (and
+    `replace` from Python 3.13 on), so each implementation of the copier can go through the same run.
     """
     names = os.environ.get("SAFEPICKLE_COMPLIANCE_COPIERS") or "safepickle"
     return [importlib.import_module(name.strip()) for name in names.split(",")]
@@ -77,6 +78,13 @@ def pickle_facade(target: types.ModuleType) -> types.ModuleType:
     public = {name: getattr(target, name) for name in pickle.__all__ if hasattr(target, name)}
     vars(facade).update(private)
     vars(facade).update(public)
+    return facade
+
+
+def copy_facade(target: types.ModuleType) -> types.ModuleType:
+    """What the tests get when they import `copy`: all that `target` holds, and the standard `Error` if it has none."""
+    facade = types.ModuleType(target.__name__)
+    vars(facade).update({"Error": copy.Error, "error": copy.Error, **vars(target)})
     return facade
 
 
@@ -243,13 +251,15 @@ def _judge_listed(difference: Difference, problems: list[tuple[str, BaseExceptio
 
 
 def _raise_all(preface: str, problems: list[tuple[str, BaseException]]) -> None:
-    """Raises the one problem as it is, and several as one error that holds the text of each."""
+    """Raises a single problem as it is, and several as one error: the first in full, a line for each of the others."""
     if len(problems) == 1 and not preface:
         raise problems[0][1]
-    texts = [f"--- {where}\n{''.join(traceback.format_exception(error))}" for where, error in problems]
-    pytest.fail(f"{preface}{len(problems)} problem(s):\n" + "\n".join(texts), pytrace=False)
+    first = "".join(traceback.format_exception(problems[0][1]))
+    others = [f"{where}\n    {_summary(error)}" for where, error in problems[1:]]
+    text = "\n".join([f"{preface}{len(problems)} problem(s). {problems[0][0]}", first, *others])
+    pytest.fail(text, pytrace=False)
 
 
 def _summary(error: BaseException) -> str:
     """The last lines of a traceback: the error's type and message."""
-    return "".join(traceback.format_exception_only(error))
+    return "".join(traceback.format_exception_only(error)).rstrip()

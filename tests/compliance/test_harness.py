@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import pprint
 import re
@@ -14,7 +15,7 @@ import pytest
 
 from . import differences
 from .differences import Difference
-from .harness import adapted, load_against, pickle_facade, skip_module_without
+from .harness import adapted, copy_facade, load_against, pickle_facade, skip_module_without
 
 __all__: list[str] = []
 
@@ -62,6 +63,10 @@ def listed(monkeypatch: pytest.MonkeyPatch) -> list[Difference]:
     return entries
 
 
+def entry(test: str, *, shows: str, suites: tuple[str, ...] = ("*",)) -> Difference:
+    return Difference(test, suites, shows, reason="on purpose")
+
+
 def test_a_passing_test_passes() -> None:
     assert outcome_of("test_passing") is None
 
@@ -93,21 +98,21 @@ def test_a_skipped_subtest_does_not_hide_a_failure() -> None:
 
 
 def test_a_listed_test_that_fails_as_described_is_expected_to(listed: list[Difference]) -> None:
-    listed.append(Difference("test_failing", shows="wrong answer", reason="on purpose"))
+    listed.append(entry("test_failing", shows="wrong answer"))
     error = outcome_of("test_failing")
     assert isinstance(error, pytest.xfail.Exception)
     assert str(error) == "on purpose"
 
 
 def test_a_listed_test_that_fails_in_another_way_fails(listed: list[Difference]) -> None:
-    listed.append(Difference("test_failing", shows="no answer", reason="on purpose"))
+    listed.append(entry("test_failing", shows="no answer"))
     error = outcome_of("test_failing")
     assert isinstance(error, pytest.fail.Exception)
     assert "wrong answer" in str(error)
 
 
 def test_a_listed_test_with_one_stray_subtest_fails(listed: list[Difference]) -> None:
-    listed.append(Difference("test_two_failing_subtests", shows="assert 0 ", reason="on purpose"))
+    listed.append(entry("test_two_failing_subtests", shows="assert 0 "))
     error = outcome_of("test_two_failing_subtests")
     assert isinstance(error, pytest.fail.Exception)
     assert "(number=2)" in str(error)
@@ -115,31 +120,25 @@ def test_a_listed_test_with_one_stray_subtest_fails(listed: list[Difference]) ->
 
 
 def test_a_listed_test_that_passes_fails(listed: list[Difference]) -> None:
-    listed.append(Difference("test_passing", shows=".", reason="on purpose"))
+    listed.append(entry("test_passing", shows="."))
     error = outcome_of("test_passing")
     assert isinstance(error, pytest.fail.Exception)
     assert "take it from the list" in str(error)
 
 
 def test_an_entry_for_another_class_is_not_applied(listed: list[Difference]) -> None:
-    listed.append(Difference("test_failing", shows="wrong answer", reason="on purpose", suites=("Other*",)))
-    assert isinstance(outcome_of("test_failing"), AssertionError)
-
-
-def test_an_entry_for_other_python_versions_is_not_applied(listed: list[Difference]) -> None:
-    listed.append(Difference("test_failing", shows="wrong answer", reason="on purpose", since=(3, 99)))
-    listed.append(Difference("test_failing", shows="wrong answer", reason="on purpose", before=(3, 10)))
+    listed.append(entry("test_failing", shows="wrong answer", suites=("Other*",)))
     assert isinstance(outcome_of("test_failing"), AssertionError)
 
 
 def test_a_test_that_is_listed_twice_is_an_error(listed: list[Difference]) -> None:
-    listed.append(Difference("test_failing", shows="wrong answer", reason="on purpose"))
-    listed.append(Difference("test_failing", shows="wrong", reason="on purpose", suites=("Sam*",)))
+    listed.append(entry("test_failing", shows="wrong answer"))
+    listed.append(entry("test_failing", shows="wrong", suites=("Sam*",)))
     assert isinstance(outcome_of("test_failing"), LookupError)
 
 
 def test_against_the_standard_library_nothing_is_granted(listed: list[Difference]) -> None:
-    listed.append(Difference("test_failing", shows="wrong answer", reason="on purpose"))
+    listed.append(entry("test_failing", shows="wrong answer"))
     assert isinstance(outcome_of("test_failing", target=pickle), AssertionError)
 
 
@@ -172,3 +171,12 @@ def test_a_public_name_that_is_missing_stays_missing() -> None:
     assert facade.loads is pickle.loads
     assert not hasattr(facade, "dumps")
     assert facade._Pickler is pickle._Pickler
+
+
+def test_a_copier_without_an_error_type_of_its_own_gets_the_standard_one() -> None:
+    target = types.ModuleType("bare_copier")
+    target.deepcopy = copy.deepcopy
+    facade = copy_facade(target)
+    assert facade.deepcopy is copy.deepcopy
+    assert facade.Error is facade.error is copy.Error
+    assert not hasattr(facade, "copy")
