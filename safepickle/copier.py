@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import copy as _stdlib
 import copyreg
+import operator
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from .errors import CopyError, check_reduced, translate_copy_error
+from .reachability import reachable_ids
 from .registry import SHARE, Registry, Rule, Share, default_registry
 
 __all__ = ["copy", "deepcopy", "replace"] if hasattr(_stdlib, "replace") else ["copy", "deepcopy"]
@@ -42,7 +44,7 @@ ATOMIC_WHEN_COPIED_ONCE: Final = ATOMIC | {frozenset, tuple}
 class _Call:
     """What belongs to one outermost call of :func:`deepcopy`: its rules, and which function copies objects of which type."""
 
-    __slots__ = ("handlers", "memo", "options", "registry", "root")
+    __slots__ = ("_reachable", "deep", "entangled", "handlers", "memo", "options", "registry", "root")
 
     def __init__(self, registry: Registry, memo: Memo, root: Any, options: dict[str, Any]) -> None:
         self.registry = registry
@@ -50,6 +52,23 @@ class _Call:
         self.root = root
         self.options = options
         self.handlers = _Handlers(registry)
+        self.deep = False  # True once the recursion limit was hit: the rest goes without recursion
+        self.entangled: set[int] = set()  # what leads to an object that is copied, as far as it was asked
+        self._reachable: set[int] | None = None
+
+    def copy(self, x: Any) -> Any:
+        """Copy a part, or the root."""
+        return copy_iteratively(x, self.memo, self.handlers) if self.deep else _copy(x, self.memo, self.handlers)
+
+    def reaches(self, x: Any) -> bool:
+        """Whether ``x`` is part of the object that is being copied, and not only shared by it."""
+        if self._reachable is None:
+            self._reachable = reachable_ids([self.root], self.is_shared_type)
+        return id(x) in self._reachable
+
+    def is_shared_type(self, cls: type) -> bool:
+        """Whether objects of a type are their own copies."""
+        return self.handlers[cls] is _atomic
 
 
 class _Handlers(dict[type, Callable[[Any, Memo, Any], Any]]):
@@ -101,26 +120,52 @@ def deepcopy(x: Any, memo: Memo | None = None, _nil: Any = _NOTHING, *, registry
     if memo is not None:
         call = running_call(memo)
         if call is not None and (registry is None or registry is call.registry):
-            return _copy(x, memo, call.handlers)
-    else:
-        memo = {}
+            return call.copy(x)
     rules = default_registry if registry is None else registry
     rules.refresh()
-    call = _Call(rules, memo, x, {})
-    key = id(memo)
-    before = _running.get(key)
-    _running[key] = call
-    rules._live.add(call.handlers)
+    call = _Call(rules, {} if memo is None else memo, x, {})
     try:
-        return _copy(x, memo, call.handlers)
+        try:
+            return _run(call)
+        except RecursionError:
+            if memo is not None:
+                raise  # it knows unfinished objects now, and others may hold it
+            call = _Call(rules, {}, x, {})
+            call.deep = True
+            return _run(call)
     except Exception as error:
         raise translate_copy_error(error, x, rules) from error
+
+
+def _run(call: _Call) -> Any:
+    """Copy the root, while nested calls find this one by its memo."""
+    key, live = id(call.memo), call.registry._live
+    before = _running.get(key)
+    _running[key] = call
+    live.add(call.handlers)
+    try:
+        return call.copy(call.root)
     finally:
-        rules._live.discard(call.handlers)
+        live.discard(call.handlers)
         if before is None:
             del _running[key]
         else:
             _running[key] = before
+
+
+def copied_in_this_call(x: Any, memo: Memo) -> bool:
+    """Whether a part is copied in the call that ``memo`` belongs to: was already, or will be."""
+    known = memo.get(id(x), _NOTHING)
+    if known is not _NOTHING:
+        return known is not x
+    call = running_call(memo)
+    return call is not None and call.reaches(x)
+
+
+def is_shared_type(memo: Memo) -> Callable[[type], bool]:
+    """A function that says whether objects of a type are their own copies in this call."""
+    call = running_call(memo)
+    return (lambda cls: False) if call is None else call.is_shared_type
 
 
 def _copy(x: Any, memo: Memo, handlers: _Handlers) -> Any:
@@ -182,10 +227,6 @@ def _tuple(x: tuple[Any, ...], memo: Memo, handlers: _Handlers) -> tuple[Any, ..
         if old is not new:
             return tuple(y)
     return x
-
-
-def _method(x: types.MethodType, memo: Memo, handlers: _Handlers) -> types.MethodType:
-    return type(x)(x.__func__, _copy(x.__self__, memo, handlers))
 
 
 def _by_protocol(x: Any, memo: Memo, handlers: _Handlers) -> Any:
@@ -257,7 +298,6 @@ _BUILTIN: Final[dict[type, Callable[[Any, Memo, _Handlers], Any]]] = {
     list: _list,
     dict: _dict,
     tuple: _tuple,
-    types.MethodType: _method,
 }
 
 
@@ -278,6 +318,7 @@ def _handler_for(cls: type, registry: Registry) -> Callable[[Any, Memo, Any], An
                 return y
         return _BUILTIN.get(cls, _by_protocol)(x, memo, handlers)
 
+    by_rules.rules = rules  # type: ignore[attr-defined]
     return by_rules
 
 
@@ -286,7 +327,8 @@ def _apply(rule: Rule, x: Any, memo: Memo, handlers: _Handlers) -> Any:
     if rule.copy is SHARE:
         return x
     if callable(rule.copy):
-        return rule.copy(x, memo)
+        made = rule.copy(x, memo)
+        return _drive(made, memo, handlers) if rule.in_steps else made
     if rule.reduce is None:
         return NotImplemented
     reduced = rule.reduce(x, None) if rule.with_pickler else rule.reduce(x)
@@ -294,6 +336,125 @@ def _apply(rule: Rule, x: Any, memo: Memo, handlers: _Handlers) -> Any:
         return NotImplemented
     check_reduced(rule, x, reduced)
     return x if isinstance(reduced, str) else _reconstruct(x, memo, handlers, *reduced)
+
+
+def _drive(steps: Generator[Any, Any, Any], memo: Memo, handlers: _Handlers) -> Any:
+    """Run a copy function that yields each part it wants copied."""
+    try:
+        part = next(steps)
+        while True:
+            part = steps.send(_copy(part, memo, handlers))
+    except StopIteration as stop:
+        return stop.value
+
+
+# -- without recursion -----------------------------------------------------------------------------------------------------------
+#
+# The same once more, for objects nested deeper than the interpreter's stack: each kind is a generator that yields the
+# parts that it wants copied. Slower, so it runs only after the recursion limit was hit.
+
+
+def copy_iteratively(x: Any, memo: Memo, handlers: _Handlers) -> Any:
+    """As :func:`_copy`, to any depth."""
+    stack: list[tuple[Any, Generator[Any, Any, Any]]] = []
+    result: Any = x
+    pending = True
+    while True:
+        if pending:
+            handler = handlers[type(x)]
+            known = x if handler is _atomic else memo.get(id(x), _NOTHING)
+            if known is _NOTHING:
+                stack.append((x, _steps(x, handler, memo, handlers)))
+                result = None
+            else:
+                result = known
+        if not stack:
+            return result
+        owner, steps = stack[-1]
+        try:
+            x = steps.send(result)
+            pending = True
+        except StopIteration as stop:
+            stack.pop()
+            result, pending = stop.value, False
+            if result is not owner:
+                memo[id(owner)] = result
+                keep_alive(owner, memo)
+
+
+def _steps(x: Any, handler: Any, memo: Memo, handlers: _Handlers) -> Generator[Any, Any, Any]:
+    rules = getattr(handler, "rules", ())
+    for rule in rules:
+        y = yield from _steps_by_rule(rule, x, memo)
+        if y is not NotImplemented:
+            return y
+    cls = type(x)
+    if cls is list:
+        y = memo[id(x)] = []
+        for item in x:
+            y.append((yield item))
+        return y
+    if cls is dict:
+        y = memo[id(x)] = {}
+        for key, value in x.items():
+            key = yield key
+            y[key] = yield value
+        return y
+    if cls is tuple:
+        return (yield from _tuple_steps(x, memo))
+    return (yield from _protocol_steps(x, cls, memo))
+
+
+def _tuple_steps(x: tuple[Any, ...], memo: Memo) -> Generator[Any, Any, Any]:
+    parts = []
+    for item in x:
+        parts.append((yield item))  # noqa: PERF401
+    known = memo.get(id(x), _NOTHING)
+    if known is not _NOTHING:
+        return known
+    return x if all(map(operator.is_, x, parts)) else tuple(parts)
+
+
+def _protocol_steps(x: Any, cls: type, memo: Memo) -> Generator[Any, Any, Any]:
+    if issubclass(cls, type):
+        return x
+    own = getattr(x, "__deepcopy__", None)
+    if own is not None:
+        return own(memo)
+    reduced = reduce_by_protocol(x, cls)
+    return x if isinstance(reduced, str) else (yield from _reconstruct_steps(x, memo, reduced))
+
+
+def _reconstruct_steps(x: Any, memo: Memo, reduced: tuple[Any, ...]) -> Generator[Any, Any, Any]:
+    func, args, state, items, pairs, setter = (*reduced, *[None] * (6 - len(reduced)))
+    parts = []
+    for arg in args:
+        parts.append((yield arg))  # noqa: PERF401
+    y = func(*parts)
+    memo[id(x)] = y
+    if state is not None:
+        set_state(y, (yield state), setter)
+    for item in items if items is not None else ():
+        y.append((yield item))
+    for key, value in pairs if pairs is not None else ():
+        key = yield key
+        y[key] = yield value
+    return y
+
+
+def _steps_by_rule(rule: Rule, x: Any, memo: Memo) -> Generator[Any, Any, Any]:
+    if rule.copy is SHARE:
+        return x
+    if callable(rule.copy):
+        made = rule.copy(x, memo)
+        return (yield from made) if rule.in_steps else made
+    if rule.reduce is None:
+        return NotImplemented
+    reduced = rule.reduce(x, None) if rule.with_pickler else rule.reduce(x)
+    if reduced is NotImplemented:
+        return NotImplemented
+    check_reduced(rule, x, reduced)
+    return x if isinstance(reduced, str) else (yield from _reconstruct_steps(x, memo, reduced))
 
 
 # -- shallow copies -----------------------------------------------------------------------------------------------------------------

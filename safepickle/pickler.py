@@ -41,6 +41,42 @@ class _Answers(dict[type, "Callable[[Any], Any] | None"]):
     __hash__ = object.__hash__  # type: ignore[assignment]
 
 
+class _Sink:
+    """A file that can take back what one dump has written to it, if the file can."""
+
+    __slots__ = ("_file", "_started_at", "_write", "started")
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+        self._write = file.write
+        self.started = False
+
+    def write(self, data: Any) -> Any:
+        if not self.started:
+            self._start()
+        return self._write(data)
+
+    def _start(self) -> None:
+        self.started = True
+        try:
+            self._started_at = self._file.tell() if self._file.seekable() else None
+        except Exception:
+            self._started_at = None
+
+    def rewind(self) -> bool:
+        """Take back what was written; False where that cannot be done."""
+        if not self.started:
+            return True
+        if self._started_at is None:
+            return False
+        try:
+            self._file.seek(self._started_at)
+            self._file.truncate()
+        except Exception:
+            return False
+        return True
+
+
 class Pickler(pickle.Pickler):
     """A ``pickle.Pickler`` that asks the registry, and writes functions and classes by value that no name leads to.
 
@@ -76,7 +112,10 @@ class Pickler(pickle.Pickler):
         *,
         registry: Registry | None = None,
     ) -> None:
-        super().__init__(file, protocol, fix_imports=fix_imports, buffer_callback=buffer_callback)
+        self._sink: Any = _Sink(file) if hasattr(file, "write") else file
+        super().__init__(self._sink, protocol, fix_imports=fix_imports, buffer_callback=buffer_callback)
+        self._fix_imports = fix_imports
+        self._fresh = True
         self.protocol = _effective_protocol(protocol)
         self.registry = default_registry if registry is None else registry
         self.buffer_callback = buffer_callback
@@ -87,28 +126,52 @@ class Pickler(pickle.Pickler):
         Raises:
             PicklingError: some part of the object cannot be pickled; the message says which and where.
         """
-        self.by_value = ByValue()
-        answers = _Answers(self)
         registry = self.registry
         registry.refresh()
-        registry._live.add(answers)
         table = getattr(self, "dispatch_table", None)
         if table is not None:
             # A class attribute hides the slot that the C pickler reads: whatever Python sees last is what counts.
             _dispatch_table_slot.__set__(self, table)
+        answers = _Answers(self)
         override = self._override(answers)
         before = self.__dict__.get("reducer_override", _UNSET)
         self.__dict__["reducer_override"] = override  # the C pickler reads the attribute once, when the dump begins
+        registry._live.add(answers)
+        self.root = obj
+        self.by_value = ByValue()
         try:
-            super().dump(obj)
+            try:
+                super().dump(obj)
+            except RecursionError:
+                if not self._dump_deeply(obj, override):
+                    raise
         except Exception as error:
             raise translate_pickling_error(error, obj, self) from error
         finally:
+            del self.root
             registry._live.discard(answers)
             if before is _UNSET:
                 del self.__dict__["reducer_override"]
             else:
                 self.__dict__["reducer_override"] = before
+        self._fresh = False
+
+    def _dump_deeply(self, obj: Any, override: Callable[[Any], Any]) -> bool:
+        """Once more without recursion, if what is written can be taken back and no earlier dump shares the memo."""
+        if not self._fresh or not self._sink.rewind():
+            return False
+        from .deep import DeepPickler
+
+        self.clear_memo()
+        self.by_value = ByValue()
+        persistent_id = self.persistent_id if hasattr(self, "persistent_id") else None
+        deep = DeepPickler(
+            self._sink, self.protocol, fix_imports=self._fix_imports, buffer_callback=self.buffer_callback, override=override,
+            persistent_id=persistent_id, dispatch_table=getattr(self, "dispatch_table", None),
+        )  # fmt: skip
+        deep.dump(obj)
+        self.memo = deep.memo
+        return True
 
     def _override(self, answers: _Answers) -> Callable[[Any], Any]:
         """What the C pickler calls for each object: a subclass's, a mix-in's or the instance's own override, then the rules."""

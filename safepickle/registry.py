@@ -11,7 +11,9 @@ and only when a type of a library that is already imported turns up.
 from __future__ import annotations
 
 import copyreg
+import functools
 import importlib
+import inspect
 import sys
 import threading
 import warnings
@@ -85,6 +87,11 @@ class Rule:
     def covers(self, verb: Verb) -> bool:
         """Whether the rule has anything to say about ``verb``. A reducer serves both; a copy function only copies."""
         return self.reduce is not None or (verb == "copy" and (self.copy is not None or self.shallow is not None))
+
+    @functools.cached_property
+    def in_steps(self) -> bool:
+        """Whether ``copy`` is a generator function, which yields each part to copy: that works at any depth."""
+        return inspect.isgeneratorfunction(self.copy)
 
     def __str__(self) -> str:
         return f"rule for {self.target} (from {self.origin})"
@@ -209,7 +216,8 @@ class Registry:
             reduce: function of the object that returns what ``__reduce__`` may return: a string (the qualified name of a
                 global), a tuple of two to six items, or ``NotImplemented`` to decline and leave the object to the next rule.
             copy: :data:`SHARE` (the copy is the object itself), a function ``(obj, memo) -> copy``, or ``None``: rebuild the copy
-                from ``reduce``, its parts deep-copied.
+                from ``reduce``, its parts deep-copied. The function copies parts with ``safepickle.deepcopy(part, memo)``;
+                or it is a generator that yields each part and is sent the copy, which works at any depth of nesting.
             subclasses: also apply to subclasses, except below a class that defines a protocol method of its own.
             with_pickler: call ``reduce(obj, pickler)`` instead of ``reduce(obj)``; when copying, the second argument is ``None``.
 

@@ -15,8 +15,8 @@ import types
 from typing import Any
 
 from .. import restore, sources
-from ..copier import deepcopy
 from ..registry import SHARE, Registry
+from . import closures
 
 __all__ = ["add_rules"]
 
@@ -42,16 +42,17 @@ def add_rules(registry: Registry) -> None:
 def add_code_rules(registry: Registry) -> None:
     """Functions, classes, modules and what they are made of."""
     by_name = "by name, else by value with source"
-    registry.add(types.FunctionType, sources.reduce_function, copy=SHARE, with_pickler=True, origin=ORIGIN, summary=(by_name, "shared"))
+    registry.add(types.FunctionType, sources.reduce_function, copy=closures.copy_function, shallow=SHARE, with_pickler=True,
+                 origin=ORIGIN, summary=(by_name, "shared; rebuilt where its cells hold an object that is copied"))  # fmt: skip
     registry.add(
         type, sources.reduce_class, copy=SHARE, subclasses=True, with_pickler=True, origin=ORIGIN, summary=(by_name, "shared")
     )
-    registry.add(types.MethodType, sources.reduce_method, copy=_copy_method, shallow=_copy_method_once, with_pickler=True,
+    registry.add(types.MethodType, sources.reduce_method, copy=closures.copy_method, shallow=_copy_method_once, with_pickler=True,
                  origin=ORIGIN, summary=("owner and name", "bound to the copy of its owner"))  # fmt: skip
     registry.add(types.ModuleType, sources.reduce_module, copy=SHARE, subclasses=True, with_pickler=True, origin=ORIGIN,
                  summary=("by name", "shared"))  # fmt: skip
     registry.add(types.CodeType, sources.reduce_code, copy=SHARE, with_pickler=True, origin=ORIGIN, summary=("by value", "shared"))
-    registry.add(types.CellType, sources.reduce_cell, copy=_copy_cell, with_pickler=True, origin=ORIGIN, summary=("by value", "by value"))
+    registry.add(types.CellType, sources.reduce_cell, copy=closures.copy_cell, with_pickler=True, origin=ORIGIN, summary=("by value", "by value"))
     for kind in sources.iter_type_variable_kinds():
         registry.add(kind, sources.reduce_type_variable, copy=SHARE, with_pickler=True, origin=ORIGIN, summary=(by_name, "shared"))
 
@@ -90,22 +91,8 @@ def reduce_marker(marker: Any) -> tuple[Any, ...]:
     return NotImplemented  # type: ignore[return-value]
 
 
-def _copy_method(method: types.MethodType, memo: dict[Any, Any]) -> types.MethodType:
-    return types.MethodType(method.__func__, deepcopy(method.__self__, memo))
-
-
 def _copy_method_once(method: types.MethodType) -> Any:
     return NotImplemented
-
-
-def _copy_cell(cell: types.CellType, memo: dict[Any, Any]) -> types.CellType:
-    copied = memo[id(cell)] = types.CellType()
-    try:
-        contents = cell.cell_contents
-    except ValueError:
-        return copied
-    copied.cell_contents = deepcopy(contents, memo)
-    return copied
 
 
 def add_lock_rules(registry: Registry) -> None:

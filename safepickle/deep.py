@@ -1,0 +1,279 @@
+"""How is an object pickled that is nested deeper than the interpreter's stack?
+
+The C pickler recurses and gives up after a few hundred levels. This one writes the same opcodes with a stack of its own, in Python, to
+any depth. It is slower, so it runs only after the C pickler has hit the recursion limit.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+from collections.abc import Callable, Generator, Iterable
+from itertools import islice
+from typing import Any, Final
+
+__all__ = ["DeepPickler"]
+
+Steps = Generator[Any, Any, None]
+
+_PythonPickler: Any = pickle._Pickler  # type: ignore[attr-defined]
+_BATCH: Final = 1000
+_CONTAINERS: Final = (tuple, list, dict, set, frozenset)
+
+
+class _Untracked:
+    """A request to save an object without asking for its persistent id."""
+
+    __slots__ = ("obj",)
+
+    def __init__(self, obj: Any) -> None:
+        self.obj = obj
+
+
+class DeepPickler(_PythonPickler):  # type: ignore[misc]
+    """A pickler without recursion.
+
+    Each kind of object is a generator that writes opcodes and yields the parts that must be saved in between.
+
+    Args:
+        file: where to write.
+        protocol: the pickle protocol.
+        override: what the C pickler would call as ``reducer_override``.
+        persistent_id: what it would call as ``persistent_id``.
+        dispatch_table: as for the C pickler; ``copyreg``'s if ``None``.
+    """
+
+    def __init__(
+        self,
+        file: Any,
+        protocol: int,
+        *,
+        fix_imports: bool = True,
+        buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
+        override: Callable[[Any], Any] | None = None,
+        persistent_id: Callable[[Any], Any] | None = None,
+        dispatch_table: Any = None,
+    ) -> None:
+        super().__init__(file, protocol, fix_imports=fix_imports, buffer_callback=buffer_callback)
+        self._override = override
+        self._persistent_id = persistent_id
+        self._table = copyreg.dispatch_table if dispatch_table is None else dispatch_table
+
+    def save(self, obj: Any, save_persistent_id: bool = True) -> None:
+        """Save an object and all below it."""
+        stack: list[Steps] = [self._steps(obj if save_persistent_id else _Untracked(obj))]
+        while stack:
+            try:
+                stack.append(self._steps(next(stack[-1])))
+            except StopIteration:
+                stack.pop()
+
+    # -- one object ----------------------------------------------------------------------------------------------------
+
+    def _steps(self, obj: Any) -> Steps:
+        self.framer.commit_frame()
+        if type(obj) is _Untracked:
+            obj = obj.obj
+        elif self._persistent_id is not None and (pid := self._persistent_id(obj)) is not None:
+            return self._persistent(pid)
+        known = self.memo.get(id(obj))
+        if known is not None:
+            self.write(self.get(known[0]))
+            return _nothing()
+        kind = type(obj)
+        if kind in _CONTAINERS:
+            return self._container(obj, kind)
+        if kind in _LEAVES:
+            self.dispatch[kind](self, obj)
+            return _nothing()
+        return self._by_reduction(obj, kind)
+
+    def _persistent(self, pid: Any) -> Steps:
+        if self.bin:
+            yield _Untracked(pid)
+            self.write(pickle.BINPERSID)
+            return
+        try:
+            self.write(pickle.PERSID + str(pid).encode("ascii") + b"\n")
+        except UnicodeEncodeError:
+            raise pickle.PicklingError("persistent IDs in protocol 0 must be ASCII strings") from None
+
+    def _by_reduction(self, obj: Any, kind: type) -> Steps:
+        reduced = NotImplemented if self._override is None else self._override(obj)
+        if reduced is NotImplemented:
+            special = self.dispatch.get(kind)
+            if special is not None:  # functions and classes: by name
+                special(self, obj)
+                return _nothing()
+            reduced = self._standard_reduction(obj, kind)
+        if reduced is None or isinstance(reduced, str):
+            self.save_global(obj, reduced)
+            return _nothing()
+        if not isinstance(reduced, tuple) or not 2 <= len(reduced) <= 6:
+            raise pickle.PicklingError(f"__reduce__ must return a string or a tuple of two to six, not {reduced!r}")
+        return self._reduction(obj, *reduced)
+
+    def _standard_reduction(self, obj: Any, kind: type) -> Any:
+        try:
+            reducer = self._table[kind]
+        except KeyError:
+            reducer = None
+        if reducer is not None:
+            return reducer(obj)
+        if issubclass(kind, type):
+            return None
+        reducer = getattr(obj, "__reduce_ex__", None)
+        if reducer is not None:
+            return reducer(self.proto)
+        reducer = getattr(obj, "__reduce__", None)
+        if reducer is not None:
+            return reducer()
+        raise pickle.PicklingError(f"cannot pickle {kind.__name__!r} object: {obj!r}")
+
+    # -- containers ----------------------------------------------------------------------------------------------------------
+
+    def _container(self, obj: Any, kind: type) -> Steps:
+        if kind is tuple:
+            return self._tuple(obj)
+        if kind is list:
+            self.write(pickle.EMPTY_LIST if self.bin else pickle.MARK + pickle.LIST)
+            self.memoize(obj)
+            return self._items(obj)
+        if kind is dict:
+            self.write(pickle.EMPTY_DICT if self.bin else pickle.MARK + pickle.DICT)
+            self.memoize(obj)
+            return self._pairs(obj.items())
+        return self._set(obj) if kind is set else self._frozenset(obj)
+
+    def _tuple(self, obj: tuple[Any, ...]) -> Steps:
+        if not obj:
+            self.write(pickle.EMPTY_TUPLE if self.bin else pickle.MARK + pickle.TUPLE)
+            return
+        short = len(obj) <= 3 and self.proto >= 2
+        if not short:
+            self.write(pickle.MARK)
+        yield from obj
+        known = self.memo.get(id(obj))
+        if known is not None:  # an item led back to the tuple, which is written by now
+            if short:
+                self.write(pickle.POP * len(obj))
+            else:
+                self.write(pickle.POP_MARK if self.bin else pickle.POP * (len(obj) + 1))
+            self.write(self.get(known[0]))
+            return
+        code = (pickle.TUPLE1, pickle.TUPLE2, pickle.TUPLE3)[len(obj) - 1] if short else pickle.TUPLE
+        self.write(code)
+        self.memoize(obj)
+
+    def _items(self, items: Iterable[Any]) -> Steps:
+        return self._batches(((item,) for item in items), pickle.APPEND, pickle.APPENDS)
+
+    def _pairs(self, pairs: Iterable[tuple[Any, Any]]) -> Steps:
+        return self._batches(pairs, pickle.SETITEM, pickle.SETITEMS)
+
+    def _batches(self, groups: Iterable[tuple[Any, ...]], single: bytes, several: bytes) -> Steps:
+        if not self.bin:
+            for group in groups:
+                yield from group
+                self.write(single)
+            return
+        iterator = iter(groups)
+        while batch := list(islice(iterator, _BATCH)):
+            if len(batch) == 1:
+                yield from batch[0]
+                self.write(single)
+            else:
+                self.write(pickle.MARK)
+                for group in batch:
+                    yield from group
+                self.write(several)
+
+    def _set(self, obj: Any) -> Steps:
+        if self.proto < 4:
+            yield from self._reduction(obj, set, (list(obj),))
+            return
+        self.write(pickle.EMPTY_SET)
+        self.memoize(obj)
+        iterator = iter(obj)
+        while batch := list(islice(iterator, _BATCH)):
+            self.write(pickle.MARK)
+            yield from batch
+            self.write(pickle.ADDITEMS)
+
+    def _frozenset(self, obj: Any) -> Steps:
+        if self.proto < 4:
+            yield from self._reduction(obj, frozenset, (list(obj),))
+            return
+        self.write(pickle.MARK)
+        yield from obj
+        known = self.memo.get(id(obj))
+        if known is not None:
+            self.write(pickle.POP_MARK + self.get(known[0]))
+            return
+        self.write(pickle.FROZENSET)
+        self.memoize(obj)
+
+    # -- reduce values -----------------------------------------------------------------------------------------------------------
+
+    def _reduction(
+        self, obj: Any, func: Any, args: Any, state: Any = None, items: Any = None, pairs: Any = None, setter: Any = None
+    ) -> Steps:
+        if not callable(func):
+            raise pickle.PicklingError("first item of the tuple returned by __reduce__ must be callable")
+        if not isinstance(args, tuple):
+            raise pickle.PicklingError("second item of the tuple returned by __reduce__ must be a tuple")
+        yield from self._construction(obj, func, args)
+        known = self.memo.get(id(obj))
+        if known is not None:  # an argument led back to the object, which is written by now
+            self.write(pickle.POP + self.get(known[0]))
+        else:
+            self.memoize(obj)
+        if items is not None:
+            yield from self._items(items)
+        if pairs is not None:
+            yield from self._pairs(pairs)
+        if state is None:
+            return
+        if setter is None:
+            yield state
+            self.write(pickle.BUILD)
+            return
+        yield setter
+        yield obj
+        yield state
+        self.write(pickle.TUPLE2 + pickle.REDUCE + pickle.POP)
+
+    def _construction(self, obj: Any, func: Any, args: tuple[Any, ...]) -> Steps:
+        name = getattr(func, "__name__", "")
+        if self.proto >= 2 and name == "__newobj_ex__":
+            cls, positional, keywords = args
+            if self.proto >= 4:
+                yield cls
+                yield positional
+                yield keywords
+                self.write(pickle.NEWOBJ_EX)
+                return
+            from functools import partial
+
+            func, args = partial(cls.__new__, cls, *positional, **keywords), ()
+        elif self.proto >= 2 and name == "__newobj__":
+            cls = args[0]
+            if not hasattr(cls, "__new__"):
+                raise pickle.PicklingError("args[0] from __newobj__ args has no __new__")
+            if obj is not None and cls is not obj.__class__:
+                raise pickle.PicklingError("args[0] from __newobj__ args has the wrong class")
+            yield cls
+            yield args[1:]
+            self.write(pickle.NEWOBJ)
+            return
+        yield func
+        yield args
+        self.write(pickle.REDUCE)
+
+
+def _nothing() -> Steps:
+    return
+    yield
+
+
+_LEAVES: Final = frozenset({type(None), bool, int, float, bytes, str, bytearray, pickle.PickleBuffer})
