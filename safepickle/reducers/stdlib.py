@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import restore, sources
 from ..registry import SHARE, Registry
-from . import closures
+from . import closures, marked
 
 __all__ = ["add_rules"]
 
@@ -42,7 +42,7 @@ def add_rules(registry: Registry) -> None:
 def add_code_rules(registry: Registry) -> None:
     """Functions, classes, modules and what they are made of."""
     by_name = "by name, else by value with source"
-    registry.add(types.FunctionType, sources.reduce_function, copy=closures.copy_function, shallow=SHARE, with_pickler=True,
+    registry.add(types.FunctionType, marked.reduce_function, copy=marked.copy_function, shallow=SHARE, with_pickler=True,
                  origin=ORIGIN, summary=(by_name, "shared; rebuilt where its cells hold an object that is copied"))  # fmt: skip
     registry.add(
         type, sources.reduce_class, copy=SHARE, subclasses=True, with_pickler=True, origin=ORIGIN, summary=(by_name, "shared")
