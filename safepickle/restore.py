@@ -38,6 +38,12 @@ __all__ = [
     "make_type_variable",
     "sentinel",
     "submodule",
+    "torch_parameter",
+    "torch_storage",
+    "torch_tensor",
+    "torch_typed_storage",
+    "torch_uninitialized",
+    "fill_torch_tensor",
 ]
 
 
@@ -352,3 +358,145 @@ def bind_method(function: Any, owner: Any) -> types.MethodType:
     if not callable(function):
         raise UnpicklingError(f"malformed pickle: a method needs a callable, not {type(function).__qualname__}")
     return types.MethodType(function, owner)
+
+
+# -- torch: tensors and storages ------------------------------------------------------------------------------------------------------
+
+#: From this size on a buffer that can be written to becomes a tensor's memory as it is; smaller ones are copied into memory of torch's own,
+#: which can be resized and is better aligned.
+TORCH_ADOPT_FROM = 1 << 20
+
+
+def torch_tensor(
+    cls: Any, data: Any, dtype: Any, size: tuple[int, ...], requires_grad: bool = False, stride: tuple[int, ...] | None = None,
+    offset: int = 0, options: dict[str, Any] | None = None,
+) -> Any:  # fmt: skip
+    """A tensor or parameter on the bytes ``data``, or on the memory of the tensor or storage ``data``.
+
+    ``stride``: contiguous unless given. ``options``: ``"device"``, ``"byteorder"`` of the bytes, and ``"conj"``, ``"neg"``.
+    """
+    import torch
+
+    _check_torch_class(cls, torch.Tensor)
+    _check(dtype, torch.dtype, "the type of a tensor's elements")
+    _check(size, tuple, "the size of a tensor")
+    options = options or {}
+    if isinstance(data, torch.Tensor):
+        storage = data.untyped_storage()
+    elif isinstance(data, torch.UntypedStorage):
+        storage = data
+    else:
+        storage = _torch_place(_torch_memory(data), options, dtype)
+    tensor = torch.empty(0, dtype=dtype, device=storage.device)
+    with torch.no_grad():
+        tensor.set_(storage, offset, size, _contiguous(size) if stride is None else stride)
+    marks = {name: True for name in ("conj", "neg") if options.get(name)}
+    if marks:
+        torch._utils.set_tensor_metadata(tensor, marks)
+    if cls is not torch.Tensor:
+        return torch.Tensor._make_subclass(cls, tensor, requires_grad)
+    return tensor.requires_grad_() if requires_grad else tensor
+
+
+def torch_parameter(cls: Any, data: Any, requires_grad: bool) -> Any:
+    """A parameter of a layout that is no plain memory (sparse, quantized, ...)."""
+    import torch
+
+    _check_torch_class(cls, torch.Tensor)
+    _check(data, torch.Tensor, "the data of a parameter")
+    return torch.Tensor._make_subclass(cls, data, requires_grad)
+
+
+def torch_uninitialized(cls: Any, requires_grad: bool, device: str, dtype: Any) -> Any:
+    """A parameter or buffer of a lazy module that has no shape yet."""
+    import torch
+
+    _check_torch_class(cls, torch.nn.parameter.UninitializedTensorMixin)
+    return cls(requires_grad=requires_grad, device=device, dtype=dtype)
+
+
+def fill_torch_tensor(tensor: Any, state: dict[str, Any]) -> None:
+    """Give a tensor its attributes, its gradient and its hooks."""
+    import torch
+
+    _check(tensor, torch.Tensor, "a tensor")
+    tensor.__dict__.update(state.get("attributes", {}))
+    for name, value in state.get("slots", {}).items():
+        setattr(tensor, name, value)
+    if "grad" in state:
+        tensor.grad = state["grad"]
+    handles = torch.utils.hooks.RemovableHandle
+    for key, name in (("hooks", "_backward_hooks"), ("after_grad", "_post_accumulate_grad_hooks")):
+        if state.get(key):
+            setattr(tensor, name, state[key])
+            # A hook that is registered from now on must not take the number of one of these.
+            handles.next_id = max(handles.next_id, 1 + max(state[key]))
+
+
+def torch_storage(data: Any, options: dict[str, Any] | None = None) -> Any:
+    """A storage of the bytes ``data``, or that of the tensor ``data``; a number of bytes where there is no memory (``"meta"``)."""
+    import torch
+
+    if isinstance(data, torch.Tensor):
+        return data.untyped_storage()
+    options = options or {}
+    if isinstance(data, int):
+        return torch.UntypedStorage(data, device="meta")
+    return _torch_place(_torch_memory(data), options, None)
+
+
+def torch_typed_storage(storage: Any, dtype: Any) -> Any:
+    """A typed storage on an untyped one."""
+    import torch
+
+    _check(storage, torch.UntypedStorage, "a storage")
+    _check(dtype, torch.dtype, "the type of a storage's elements")
+    return torch.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+
+
+def _check_torch_class(cls: Any, base: type) -> None:
+    if not (isinstance(cls, type) and issubclass(cls, base)):
+        raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of {base.__qualname__}")
+
+
+def _contiguous(size: tuple[int, ...]) -> tuple[int, ...]:
+    strides, step = [], 1
+    for length in reversed(size):
+        strides.append(step)
+        step *= max(length, 1)
+    return tuple(reversed(strides))
+
+
+def _torch_memory(data: Any) -> Any:
+    """A storage on the CPU with those bytes. A buffer that is read-only is never written through, so it is copied."""
+    import ctypes
+
+    import torch
+
+    view = memoryview(data)
+    size = view.nbytes
+    if size and not view.readonly:
+        flat = torch.frombuffer(view.cast("B"), dtype=torch.uint8)
+        if size < TORCH_ADOPT_FROM or flat.data_ptr() % 16:
+            flat = flat.clone()
+        return flat.untyped_storage()
+    storage = torch.UntypedStorage(size, device="cpu")
+    if size:
+        ctypes.memmove(storage.data_ptr(), data if isinstance(data, bytes) else view.tobytes(), size)
+    return storage
+
+
+def _torch_place(storage: Any, options: dict[str, Any], dtype: Any) -> Any:
+    """The storage in the byte order of this machine, on the device that the original was on."""
+    import torch
+
+    if dtype is not None and options.get("byteorder", "little") != sys.byteorder:
+        storage.byteswap(dtype)
+    device = options.get("device")
+    if device is None:
+        return storage
+    _check(device, str, "the name of a device")
+    try:
+        return torch.serialization.default_restore_location(storage, device)
+    except RuntimeError as error:
+        raise UnpicklingError(f"this pickle holds a tensor that was on the device {device!r}, which is not here: {error}") from error

@@ -1,0 +1,453 @@
+"""How do tensors, parameters and storages travel and copy?
+
+In a plain pickle the bytes of a storage are written once, as a buffer (in-band, or out-of-band where the caller asked for that), by
+the first tensor that uses it; the others refer to that one, so views, tied parameters and overlapping tensors share memory again
+after loading. Under ``torch.save``, or wherever somebody else takes care of tensors, these rules stand back.
+
+Copies share storages as their originals do, and keep what ``Parameter.__deepcopy__`` loses: attributes, gradients, hooks.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import ctypes
+import pickle
+import sys
+from typing import Any, Final
+
+import torch
+from torch.nn.parameter import UninitializedTensorMixin
+from torch.utils.hooks import warn_if_has_hooks
+
+from .. import restore
+from ..copier import deepcopy, running_call
+from ..errors import CopyError
+from ..registry import Registry
+
+__all__ = ["add_rules"]
+
+ORIGIN: Final = __name__
+
+Memo = dict[Any, Any]
+
+
+def add_rules(registry: Registry) -> None:
+    """Enter the rules into the registry of built-in rules."""
+    tensors = (
+        "bytes once a storage, views share again; attributes, `.grad`, hooks kept; under `torch.save` as torch does",
+        "as `copy.deepcopy`, and attributes, `.grad`, hooks, shared storages kept; of a non-leaf a detached copy (`nonleaf=`)",
+    )
+    for cls in (torch.Tensor, torch.nn.Parameter):
+        registry.add(cls, reduce_tensor, copy=copy_tensor, shallow=copy_tensor_once, subclasses=True, with_pickler=True,
+                     origin=ORIGIN, summary=tensors)  # fmt: skip
+    lazy = ("class, device and dtype", "the same")
+    for cls in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
+        registry.add(cls, reduce_uninitialized, copy=copy_uninitialized, with_pickler=True, origin=ORIGIN, summary=lazy)
+    storages = ("its bytes, once", "copied once in a call")
+    registry.add(torch.UntypedStorage, reduce_storage, copy=copy_storage, with_pickler=True, origin=ORIGIN, summary=storages)
+    registry.add(torch.TypedStorage, reduce_typed_storage, copy=copy_typed_storage, with_pickler=True, origin=ORIGIN,
+                 summary=storages)  # fmt: skip
+
+
+# -- what kind of tensor is this? ------------------------------------------------------------------------------------------
+
+_OPAQUE: Final = 0  # not simply strided memory: sparse, quantized, nested, meta, wrapped, a subclass with a dispatch of its own
+_PLAIN: Final = 1
+_MARKED: Final = 2  # strided memory to be read as conjugated or negated
+
+#: Devices whose storages are plain memory that can be copied from and to the CPU.
+_DEVICES: Final = frozenset({"cpu", "cuda", "xpu"})
+
+_kinds: dict[int, int] = {}
+
+
+def _kind(tensor: torch.Tensor) -> int:
+    """Which of the three kinds; the dispatch keys of a tensor decide, so it is found out once for each set of them."""
+    keys = torch._C._dispatch_keys(tensor).raw_repr()
+    kind = _kinds.get(keys)
+    if kind is None:
+        kind = _kinds[keys] = _classify(tensor)
+    return kind
+
+
+def _classify(tensor: torch.Tensor) -> int:
+    keys = torch._C._dispatch_keys(tensor)
+    if (
+        tensor.layout is not torch.strided
+        or tensor.is_quantized
+        or tensor.is_nested
+        or tensor.device.type not in _DEVICES
+        or any(keys.has(getattr(torch._C.DispatchKey, name)) for name in ("Python", "ZeroTensor", "Functionalize"))
+        or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    ):
+        return _OPAQUE
+    return _MARKED if tensor.is_conj() or tensor.is_neg() else _PLAIN
+
+
+_ordinary: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
+
+#: A subclass that overrides one of these wants to have a say in how it is copied.
+_SAY: Final = ("__torch_function__", "__torch_dispatch__", "new_empty", "clone", "detach", "__new__")
+
+
+def _is_ordinary(cls: type) -> bool:
+    """Whether objects of the class are tensors with attributes and methods added, and nothing else."""
+    answer = _ordinary.get(cls)
+    if answer is None:
+        base: Any = torch.nn.Parameter if issubclass(cls, torch.nn.Parameter) else torch.Tensor
+        names = [name for name in _SAY if name != "__new__"]
+        answer = all(getattr(getattr(cls, n), "__func__", getattr(cls, n)) is
+                     getattr(getattr(base, n), "__func__", getattr(base, n)) for n in names)  # fmt: skip
+        if cls.__flags__ & (1 << 9) and "<locals>" not in cls.__qualname__:
+            _ordinary[cls] = answer  # a class that lives as long as its module
+    return answer
+
+
+#: Types of elements that every kernel knows; the others (bits, 4 bit integers, ...) can only be moved as bytes.
+_COMMON: Final = frozenset(
+    {
+        torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
+        torch.bool, torch.complex64, torch.complex128,
+    }
+)  # fmt: skip
+
+
+# -- pickling ----------------------------------------------------------------------------------------------------------------
+
+
+class _Dump:
+    """What one dump remembers about tensors.
+
+    Attributes:
+        aside: somebody else takes care of tensors: ``torch.save``, or a dispatch table that has an entry for them.
+        indirect: somebody else may take care of plain tensors (a ``reducer_override``, a user's rule): parameters hand theirs over.
+        owners: address of a storage -> the object that wrote its bytes, and the storage, kept alive.
+    """
+
+    __slots__ = ("aside", "indirect", "owners")
+
+    def __init__(self, pickler: Any) -> None:
+        self.aside = _has_persistent_id(pickler) or _in_dispatch_table(pickler)
+        self.indirect = "reducer_override" in vars(pickler) or _user_rules(pickler.registry)
+        self.owners: dict[int, tuple[Any, Any]] = {}
+
+
+def _dump_of(pickler: Any) -> _Dump:
+    notes = vars(pickler.by_value)  # made anew for each dump
+    found = notes.get("torch_tensors")
+    if found is None:
+        found = notes["torch_tensors"] = _Dump(pickler)
+    return found  # type: ignore[no-any-return]
+
+
+_base_persistent_id: Final = getattr(pickle.Pickler, "persistent_id", None)
+
+
+def _has_persistent_id(pickler: Any) -> bool:
+    if getattr(type(pickler), "persistent_id", None) is not _base_persistent_id:
+        return True
+    found = getattr(pickler, "persistent_id", None)  # assigned to the instance
+    return found is not None and getattr(found, "__self__", None) is not pickler
+
+
+def _in_dispatch_table(pickler: Any) -> bool:
+    table = getattr(pickler, "dispatch_table", None)
+    if table is None:
+        return False
+    for cls in (torch.Tensor, torch.UntypedStorage, torch.TypedStorage):
+        try:
+            if table[cls] is not None and table[cls] is not copyreg.dispatch_table.get(cls):
+                return True
+        except KeyError:
+            pass
+    return False
+
+
+def _user_rules(registry: Registry) -> bool:
+    rule = registry.rule_for(torch.Tensor)
+    return rule is not None and rule.origin != ORIGIN
+
+
+def reduce_tensor(tensor: torch.Tensor, pickler: Any) -> Any:
+    """A tensor as the bytes of its storage, or as a view of a tensor or storage that was written before."""
+    if pickler is None:
+        return NotImplemented
+    dump = _dump_of(pickler)
+    if dump.aside:
+        return NotImplemented
+    cls = type(tensor)
+    if not _is_ordinary(cls):
+        return NotImplemented
+    kind = _kind(tensor)
+    if kind == _OPAQUE:
+        return _reduce_opaque(tensor, cls)
+    data = _data_of(tensor, cls, dump, pickler)
+    arguments = (cls, data, tensor.dtype, tuple(tensor.size()), *_trailing(tensor, data, kind))
+    state = _state_of(tensor)
+    if state is None:
+        return restore.torch_tensor, arguments
+    return restore.torch_tensor, arguments, state, None, None, restore.fill_torch_tensor
+
+
+def _data_of(tensor: torch.Tensor, cls: type, dump: _Dump, pickler: Any) -> Any:
+    """What the tensor's memory is restored from: bytes, or the object that wrote them."""
+    storage = tensor.untyped_storage()
+    key = storage._cdata
+    owner = dump.owners.get(key)
+    if owner is not None and owner[0] is not tensor:
+        return owner[0]
+    if dump.indirect and cls is not torch.Tensor:
+        return pickler.by_value.keep(tensor.detach())
+    dump.owners[key] = (tensor, storage)
+    return _bytes_of(storage, pickler)
+
+
+def _trailing(tensor: torch.Tensor, data: Any, kind: int) -> tuple[Any, ...]:
+    """The arguments that differ from their defaults, with those before them."""
+    offset = tensor.storage_offset()
+    stride = None if offset == 0 and tensor.is_contiguous() else tensor.stride()
+    options: dict[str, Any] = {}
+    if kind == _MARKED:
+        options.update(torch._utils.get_tensor_metadata(tensor))
+    if not isinstance(data, (torch.Tensor, torch.UntypedStorage)):
+        _add_place(options, tensor.device)
+    if options:
+        return (tensor.requires_grad, stride, offset, options)
+    if stride is not None:
+        return (tensor.requires_grad, stride, offset)
+    return (True,) if tensor.requires_grad else ()
+
+
+def _add_place(options: dict[str, Any], device: torch.device) -> None:
+    if device.type != "cpu":
+        options["device"] = str(device)
+    if sys.byteorder == "big":
+        options["byteorder"] = "big"
+
+
+def _bytes_of(storage: torch.UntypedStorage, pickler: Any) -> Any:
+    """The bytes of a storage as a buffer, where the protocol knows buffers."""
+    if storage.device.type != "cpu":
+        storage = storage.cpu()
+    flat = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+    try:
+        exporter: Any = flat.numpy()
+    except RuntimeError:  # torch works without numpy, and then exports its memory to nobody
+        exporter = bytearray(ctypes.string_at(storage.data_ptr(), storage.nbytes()))
+    return pickle.PickleBuffer(exporter) if pickler.protocol >= 5 else bytes(exporter)
+
+
+def _reduce_opaque(tensor: torch.Tensor, cls: type) -> Any:
+    """What torch says about the tensor, with the class, the attributes and the gradient that it would drop."""
+    if cls is torch.Tensor or not issubclass(cls, torch.nn.Parameter):
+        return NotImplemented
+    state = _state_of(tensor)
+    if state is None and cls is torch.nn.Parameter:
+        return NotImplemented
+    arguments = (cls, tensor.detach(), tensor.requires_grad)
+    return restore.torch_parameter, arguments, state, None, None, restore.fill_torch_tensor
+
+
+def _state_of(tensor: torch.Tensor) -> dict[str, Any] | None:
+    """What hangs on a tensor: attributes, gradient, hooks."""
+    state: dict[str, Any] = {}
+    if tensor.__dict__:
+        state["attributes"] = dict(tensor.__dict__)
+    slots = _slots(tensor)
+    if slots:
+        state["slots"] = slots
+    if tensor.requires_grad and tensor.is_leaf:
+        if tensor.grad is not None:
+            state["grad"] = tensor.grad
+        for name, hooks in (("hooks", tensor._backward_hooks), ("after_grad", tensor._post_accumulate_grad_hooks)):
+            if hooks:
+                kept = {key: hook for key, hook in hooks.items() if not hasattr(hook, "__torch_unserializable__")}
+                state[name] = hooks if len(kept) == len(hooks) else type(hooks)(kept)
+    elif tensor._backward_hooks:
+        warn_if_has_hooks(tensor)
+    return state or None
+
+
+def _slots(tensor: torch.Tensor) -> dict[str, Any]:
+    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+        return {}
+    names = copyreg._slotnames(type(tensor))  # type: ignore[attr-defined]
+    return {name: getattr(tensor, name) for name in names if hasattr(tensor, name)}
+
+
+def reduce_storage(storage: torch.UntypedStorage, pickler: Any) -> Any:
+    """A storage as its bytes, or as that of a tensor that was written before."""
+    if pickler is None:
+        return NotImplemented
+    dump = _dump_of(pickler)
+    owner = dump.owners.get(storage._cdata)
+    if owner is not None and owner[0] is not storage:
+        return restore.torch_storage, (owner[0],)
+    if storage.device.type == "meta":
+        return restore.torch_storage, (storage.nbytes(), {"device": "meta"})
+    dump.owners[storage._cdata] = (storage, storage)
+    options: dict[str, Any] = {}
+    _add_place(options, storage.device)
+    data = _bytes_of(storage, pickler)
+    return restore.torch_storage, ((data, options) if options else (data,))
+
+
+def reduce_typed_storage(storage: torch.TypedStorage, pickler: Any) -> Any:
+    """A typed storage as the untyped one below it, and the type."""
+    if pickler is None:
+        return NotImplemented
+    return restore.torch_typed_storage, (storage._untyped_storage, storage.dtype)
+
+
+def reduce_uninitialized(tensor: Any, pickler: Any) -> Any:
+    """A parameter or buffer without a shape yet: torch forgets its device, its type and its attributes."""
+    if pickler is None or _dump_of(pickler).aside:
+        return NotImplemented
+    data = tensor.data
+    arguments = (type(tensor), tensor.requires_grad, str(data.device), data.dtype)
+    state = {"attributes": dict(tensor.__dict__)} if tensor.__dict__ else None
+    return restore.torch_uninitialized, arguments, state, None, None, restore.fill_torch_tensor
+
+
+# -- copying -----------------------------------------------------------------------------------------------------------------
+
+
+def copy_tensor(tensor: torch.Tensor, memo: Memo) -> Any:
+    """A deep copy that shares its storage with the copies of those that share the original's."""
+    cls = type(tensor)
+    if not tensor.is_leaf:
+        return _copy_non_leaf(tensor, memo)
+    if not _is_ordinary(cls):
+        return NotImplemented
+    with torch.no_grad():
+        kind = _kind(tensor)
+        made = _copy_opaque(tensor, memo) if kind == _OPAQUE else _copy_strided(tensor, kind, memo)
+        if made is NotImplemented:
+            return made
+        if cls is not torch.Tensor:
+            made = torch.Tensor._make_subclass(cls, made, tensor.requires_grad)
+        elif tensor.requires_grad:
+            made.requires_grad_()
+        memo[id(tensor)] = made
+        _copy_state(tensor, made, memo)
+    return made
+
+
+def _copy_strided(tensor: torch.Tensor, kind: int, memo: Memo) -> torch.Tensor:
+    storage = tensor.untyped_storage()
+    known: dict[int, Any] = memo.setdefault("torch", {})
+    copied = known.get(storage._cdata)
+    if copied is None:
+        whole = tensor.dtype in _COMMON and kind == _PLAIN and tensor.nbytes == storage.nbytes()
+        if whole and tensor.storage_offset() == 0:
+            made: torch.Tensor = tensor.detach().clone()
+            if made.stride() == tensor.stride():
+                known[storage._cdata] = made.untyped_storage()
+                return made
+        copied = known[storage._cdata] = storage.clone()
+    made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    made.set_(copied, tensor.storage_offset(), tensor.size(), tensor.stride())
+    if kind == _MARKED:
+        torch._utils.set_tensor_metadata(made, torch._utils.get_tensor_metadata(tensor))
+    return made
+
+
+def _copy_opaque(tensor: torch.Tensor, memo: Memo) -> Any:
+    """Sparse, nested, quantized, ...: by torch's means, without what hangs on the tensor."""
+    bare = tensor.detach()
+    if type(bare) is not torch.Tensor:
+        bare = bare.as_subclass(torch.Tensor)
+    if torch._C._functorch.is_functorch_wrapped_tensor(bare):
+        return NotImplemented
+    if bare.layout is torch.strided and not bare.is_nested:
+        if bare.is_quantized or bare.device.type in _DEVICES:
+            _keep(bare, memo)
+            return torch.Tensor.__deepcopy__(bare, memo)
+    return bare.clone()
+
+
+def _copy_non_leaf(tensor: torch.Tensor, memo: Memo) -> Any:
+    """The result of a computation cannot be copied with its graph: its values can."""
+    if _nonleaf_policy(memo) == "error":
+        raise CopyError(
+            "cannot deep-copy a tensor that is no leaf of the autograd graph: a copy cannot hang on the original's graph. Detach it "
+            "(x.detach()), or let deepcopy do so: nonleaf='detach'"
+        )
+    bare = tensor.detach()
+    if type(bare) is not type(tensor):
+        return NotImplemented
+    _keep(bare, memo)
+    made = deepcopy(bare, memo)
+    memo[id(tensor)] = made
+    if tensor.retains_grad and tensor.grad is not None:
+        made.grad = deepcopy(tensor.grad, memo)
+    if tensor.__dict__:
+        made.__dict__.update(deepcopy(dict(tensor.__dict__), memo))
+    return made
+
+
+def _nonleaf_policy(memo: Memo) -> Any:
+    call = running_call(memo)
+    return "detach" if call is None else call.options.get("nonleaf", "detach")
+
+
+def _keep(temporary: Any, memo: Memo) -> None:
+    """Keep a temporary as long as the memo, which knows it by its id."""
+    memo.setdefault(id(memo), []).append(temporary)
+
+
+def _copy_state(tensor: torch.Tensor, made: torch.Tensor, memo: Memo) -> None:
+    if tensor.__dict__:
+        made.__dict__.update(deepcopy(tensor.__dict__, memo))
+    for name, value in _slots(tensor).items():
+        setattr(made, name, deepcopy(value, memo))
+    if tensor.grad is not None:
+        made.grad = deepcopy(tensor.grad, memo)
+    if tensor._backward_hooks:
+        made._backward_hooks = deepcopy(tensor._backward_hooks, memo)
+    if tensor._post_accumulate_grad_hooks:
+        made._post_accumulate_grad_hooks = deepcopy(tensor._post_accumulate_grad_hooks, memo)
+
+
+def copy_tensor_once(tensor: torch.Tensor) -> Any:
+    """A shallow copy: another tensor on the same memory, with the same objects as attributes."""
+    cls = type(tensor)
+    if not _is_ordinary(cls) or _kind(tensor) == _OPAQUE:
+        return NotImplemented
+    made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    with torch.no_grad():
+        made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
+        torch._utils.set_tensor_metadata(made, torch._utils.get_tensor_metadata(tensor))
+    if cls is torch.Tensor:
+        made.requires_grad_(tensor.requires_grad)
+    else:
+        made = torch.Tensor._make_subclass(cls, made, tensor.requires_grad)
+    made.__dict__.update(tensor.__dict__)
+    for name, value in _slots(tensor).items():
+        setattr(made, name, value)
+    return made
+
+
+def copy_storage(storage: torch.UntypedStorage, memo: Memo) -> Any:
+    """A copy of a storage; the same one for all that share the original."""
+    known: dict[int, Any] = memo.setdefault("torch", {})
+    if storage._cdata not in known:
+        known[storage._cdata] = storage.clone()
+    return known[storage._cdata]
+
+
+def copy_typed_storage(storage: torch.TypedStorage, memo: Memo) -> Any:
+    """The same for a typed storage."""
+    return torch.TypedStorage(
+        wrap_storage=deepcopy(storage._untyped_storage, memo), dtype=storage.dtype, _internal=True
+    )
+
+
+def copy_uninitialized(tensor: Any, memo: Memo) -> Any:
+    """A parameter or buffer without a shape yet."""
+    assert isinstance(tensor, UninitializedTensorMixin)
+    data = tensor.data
+    made = type(tensor)(tensor.requires_grad, data.device, data.dtype)
+    memo[id(tensor)] = made
+    made.__dict__.update(deepcopy(dict(tensor.__dict__), memo))
+    return made
