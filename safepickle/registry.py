@@ -73,6 +73,8 @@ class Rule:
         with_pickler: ``reduce`` takes the running pickler as a second argument.
         shallow: what ``copy.copy`` does: :data:`SHARE`, a function ``(obj) -> copy``, or ``None`` for what follows from the rest.
         summary: for each verb one phrase of documentation, as the policy table prints it.
+        methods: how a bound method of such an object is pickled: a function of the method, as ``reduce`` is of the object.
+        only: for a rule with ``subclasses``, says of a type whether the rule reaches it.
     """
 
     target: str
@@ -83,6 +85,8 @@ class Rule:
     with_pickler: bool = False
     shallow: Share | Callable[[Any], Any] | None = None
     summary: tuple[str, str] | None = None
+    methods: Reducer | None = None
+    only: Callable[[type], bool] | None = None
 
     def covers(self, verb: Verb) -> bool:
         """Whether the rule has anything to say about ``verb``. A reducer serves both; a copy function only copies."""
@@ -180,6 +184,7 @@ class Registry:
         self._pending: dict[str, Rule] = {}  # "module:qualname" of types that are not imported yet
         self._pending_modules: frozenset[str] = frozenset()
         self._by_name: dict[str, type] = {}
+        self._functions: dict[str, Rule] = {}
         self._cache = _TypeCache()
         self._listeners: weakref.WeakSet[Registry] = weakref.WeakSet()
         self._live: set[Any] = set()  # per-call caches of running picklers, dropped when a rule changes
@@ -250,6 +255,8 @@ class Registry:
         with_pickler: bool = False,
         origin: str = "user",
         summary: tuple[str, str] | None = None,
+        methods: Reducer | None = None,
+        only: Callable[[type], bool] | None = None,
     ) -> Rule:
         """As :meth:`register`, with everything a :class:`Rule` may have. Returns the rule."""
         self._check_target(target)
@@ -259,7 +266,7 @@ class Registry:
             if value is not None and not isinstance(value, Share) and not callable(value):
                 raise RegistrationError(f"cannot register {target!r}: {what} must be SHARE or callable, not {value!r}")
         name = _type_name(target) if isinstance(target, type) else target
-        rule = Rule(name, reduce, copy, subclasses, origin, with_pickler, shallow, summary)
+        rule = Rule(name, reduce, copy, subclasses, origin, with_pickler, shallow, summary, methods, only)
         with self._lock:
             cls = target if isinstance(target, type) else _resolve_type(*_parse_name(target))
             if cls is not None:
@@ -288,6 +295,31 @@ class Registry:
             if found is None:
                 raise RegistrationError(f"nothing is registered for {target!r} in this registry")
             self._changed()
+
+    def add_function(self, name: str, reduce: Reducer, *, origin: str, summary: tuple[str, str] | None = None) -> Rule:
+        """Say how functions are pickled that a library makes inside a function of its own and that no name leads to.
+
+        Args:
+            name: ``"module:qualname"`` as those functions say of themselves, such as ``"lib.jit:launcher.<locals>.<lambda>"``.
+            reduce: as for :meth:`register`.
+            origin, summary: as in :class:`Rule`.
+        """
+        rule = self._functions[name] = Rule(name, reduce, SHARE, origin=origin, summary=summary)
+        return rule
+
+    def function_rule(self, function: Any) -> Rule | None:
+        """The rule for functions of this name, if a library has one (:meth:`add_function`)."""
+        module = function.__module__
+        if not isinstance(module, str) or "<locals>" not in function.__qualname__:
+            return None
+        _load_library(module.partition(".")[0])
+        registry: Registry | None = self
+        while registry is not None:
+            rule = registry._functions.get(f"{module}:{function.__qualname__}")
+            if rule is not None:
+                return rule
+            registry = registry._parent
+        return None
 
     @staticmethod
     def _check_target(target: object) -> None:
@@ -362,7 +394,7 @@ class Registry:
         while registry is not None:
             for base in cls.__mro__:
                 rule = registry._rules.get(base)
-                if rule is None or not (base is cls or rule.subclasses):
+                if rule is None or not (base is cls or rule.subclasses) or not (rule.only is None or rule.only(cls)):
                     continue
                 for verb, rules in found.items():
                     if rule.covers(verb) and not _overruled(cls, base, verb):
@@ -373,7 +405,7 @@ class Registry:
     def __iter__(self) -> Iterator[Rule]:
         """The rules of this registry, without its parent's."""
         with self._lock:
-            return iter([*self._rules.values(), *self._pending.values()])
+            return iter([*self._rules.values(), *self._pending.values(), *self._functions.values()])
 
 
 def _overruled(cls: type, registered: type, verb: Verb) -> bool:
@@ -407,16 +439,21 @@ def _load_libraries(cls: type) -> bool:
     for base in cls.__mro__:
         module = base.__module__
         top = module.partition(".")[0] if isinstance(module, str) else ""
-        if not top or top in _loaded or top in sys.stdlib_module_names or top == "__main__":
-            continue
-        if _loading(top):
-            complete = False
-            continue
-        if top in LIBRARIES and top in sys.modules:
-            _load(top, LIBRARIES[top])
-        _load_entry_points(top)
-        _loaded.add(top)
+        complete = _load_library(top) and complete
     return complete
+
+
+def _load_library(top: str) -> bool:
+    """Import the rule modules for one package; False while the package itself is being imported."""
+    if not top or top in _loaded or top in sys.stdlib_module_names or top == "__main__" or top not in sys.modules:
+        return True
+    if _loading(top):
+        return False
+    if top in LIBRARIES:
+        _load(top, LIBRARIES[top])
+    _load_entry_points(top)
+    _loaded.add(top)
+    return True
 
 
 def _load(key: str, module: str) -> None:
@@ -432,6 +469,14 @@ def _load(key: str, module: str) -> None:
         except BaseException:
             _loaded.discard(key)
             raise
+
+
+def load_all_rules() -> None:
+    """Load the rules for all libraries that are imported, as if an object of each had turned up."""
+    _load("stdlib", "safepickle.reducers.stdlib")
+    for top, module in LIBRARIES.items():
+        if top in sys.modules and not _loading(top):
+            _load(top, module)
 
 
 def _load_entry_points(top: str) -> None:

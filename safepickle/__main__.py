@@ -1,0 +1,50 @@
+"""The command line: ``python -m safepickle COMMAND``.
+
+Exit status: 0 fine, 1 a finding, 2 the command could not do its work.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+#: Command -> what it does; the module of that name in :mod:`safepickle.commands` holds it.
+COMMANDS = {
+    "demo": "a model with kernels, a compiled function, a lock and a lambda: what each pickler makes of it",
+    "rules": "the policy table: what pickling and copying do with each kind of object",
+    "doctor": "versions, which libraries are here, which rules serve them",
+}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with a sub-parser for each command."""
+    parser = argparse.ArgumentParser(prog="python -m safepickle", description="Pickle and copy what an ML program holds.")
+    parser.add_argument("--version", action="version", version=f"safepickle {importlib.import_module('safepickle').__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        sub = commands.add_parser(name, help=summary, description=summary)
+        importlib.import_module(f"safepickle.commands.{name}").add_arguments(sub)
+        sub.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Args:
+        argv: the arguments; those of the process unless given.
+
+    Returns:
+        The exit status.
+    """
+    arguments = build_parser().parse_args(argv)
+    status: int = importlib.import_module(f"safepickle.commands.{arguments.command}").run(arguments)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
