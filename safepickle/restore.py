@@ -44,6 +44,13 @@ __all__ = [
     "torch_typed_storage",
     "torch_uninitialized",
     "fill_torch_tensor",
+    "fill_torch_module",
+    "fill_torch_optimized_module",
+    "torch_compile",
+    "torch_compiled",
+    "torch_compiler",
+    "torch_disable",
+    "torch_run_compiled",
 ]
 
 
@@ -500,3 +507,106 @@ def _torch_place(storage: Any, options: dict[str, Any], dtype: Any) -> Any:
         return torch.serialization.default_restore_location(storage, device)
     except RuntimeError as error:
         raise UnpicklingError(f"this pickle holds a tensor that was on the device {device!r}, which is not here: {error}") from error
+
+
+# -- PyTorch: code ---------------------------------------------------------------------------------------------------------
+
+_COMPILE_OPTIONS = {
+    "backend", "dynamic", "fullgraph", "isolate_recompiles", "mode", "name", "options", "recompile_limit", "shapes_spec",
+}  # fmt: skip
+
+
+def torch_compile(target: Any, options: dict[str, Any]) -> Any:
+    """A function or module compiled by ``torch.compile``; nothing is compiled before it is called."""
+    import torch
+
+    _check_torch_target(target)
+    _check_options(options, _COMPILE_OPTIONS)
+    # torch takes entries out of the options that it is given.
+    return torch.compile(target, **{name: dict(v) if type(v) is dict else v for name, v in options.items()})
+
+
+def torch_disable(target: Any, options: dict[str, Any]) -> Any:
+    """A function or module that ``torch.compile`` leaves alone."""
+    import torch
+
+    _check_torch_target(target)
+    _check_options(options, {"recursive", "reason", "wrapping"})
+    return torch._dynamo.disable(target, **options)
+
+
+def torch_run_compiled(target: Any, options: dict[str, Any]) -> Any:
+    """A function or module that runs what was compiled before and compiles nothing (``torch._dynamo.run``)."""
+    import torch
+
+    _check_torch_target(target)
+    _check_options(options, set())
+    return torch._dynamo.run(target)
+
+
+def torch_compiler(kind: str, options: dict[str, Any]) -> Any:
+    """What these functions compile with: torch keeps it in what it compiles, and calls it by no public name."""
+    makers = {"torch_compile": torch_compile, "torch_disable": torch_disable, "torch_run_compiled": torch_run_compiled}
+    if kind not in makers:
+        raise UnpicklingError(f"malformed pickle: {kind!r} is not a way to compile")
+    made = makers[kind](lambda: None, options)
+    names = made.__code__.co_freevars
+    return made.__closure__[names.index("self")].cell_contents
+
+
+def torch_compiled(module: str, qualname: str, path: tuple[str, ...]) -> types.FunctionType:
+    """A compiled function by the name that leads to it."""
+    found = resolve(module, qualname, path)
+    if type(found) is not types.FunctionType or "_torchdynamo_orig_callable" not in found.__dict__:
+        raise UnpicklingError(
+            f"the reference {'.'.join([f'{module}:{qualname}', *path])} leads to a {type(found).__qualname__}, "
+            "not to a function that torch compiled"
+        )
+    return found
+
+
+def _check_torch_target(target: Any) -> None:
+    import torch
+
+    if isinstance(target, type) or not callable(target):
+        raise UnpicklingError(f"malformed pickle: torch compiles functions and modules, not {target!r}")
+    if isinstance(target, torch.nn.Module) and "training" not in target.__dict__:
+        target.__dict__["training"] = True  # it holds what is made of it: its own attributes come later
+
+
+def _check_options(options: dict[str, Any], known: set[str]) -> None:
+    _check(options, dict, "options")
+    unknown = sorted(options.keys() - known)
+    if unknown:
+        raise UnpicklingError(f"malformed pickle: {unknown[0]!r} is no option of torch.compile")
+
+
+def fill_torch_optimized_module(module: Any, state: dict[str, Any]) -> None:
+    """Give a compiled module what it has besides the module in it: hooks."""
+    from torch._dynamo.eval_frame import OptimizedModule
+
+    _check(module, OptimizedModule, "a compiled module")
+    _check(state, dict, "the attributes of a module")
+    module.__dict__.update(state)
+    _skip_torch_hook_ids(state)
+
+
+def fill_torch_module(module: Any, state: dict[str, Any]) -> None:
+    """Give a module its attributes, among them hooks; those that are registered later get other numbers."""
+    import torch
+
+    _check(module, torch.nn.Module, "a module")
+    _check(state, dict, "the attributes of a module")
+    module.__setstate__(state)
+    _skip_torch_hook_ids(state)
+
+
+def _skip_torch_hook_ids(state: dict[str, Any]) -> None:
+    """A process numbers its hooks from zero: one that is registered later must not take the place of a restored one."""
+    from torch.utils.hooks import RemovableHandle
+
+    for name, hooks in state.items():
+        if name.endswith("_hooks") and isinstance(hooks, dict):
+            for number in hooks:
+                if isinstance(number, int) and number >= RemovableHandle.next_id:
+                    RemovableHandle.next_id = number + 1

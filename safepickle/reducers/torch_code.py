@@ -1,0 +1,16 @@
+"""Rules for code that PyTorch made or took over: which modules hold them?
+
+- :mod:`.torch_compile`: ``torch.compile`` and its siblings, and modules whose calls are compiled or hooked
+"""
+
+from __future__ import annotations
+
+from ..registry import Registry
+from . import torch_compile
+
+__all__ = ["add_rules"]
+
+
+def add_rules(registry: Registry) -> None:
+    """Enter the rules into the registry of built-in rules."""
+    torch_compile.add_rules(registry)
