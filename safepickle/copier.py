@@ -96,19 +96,25 @@ def running_call(memo: Memo) -> _Call | None:
     return call if call is not None and call.memo is memo else None
 
 
-def deepcopy(x: Any, memo: Memo | None = None, _nil: Any = _NOTHING, *, registry: Registry | None = None) -> Any:
+def deepcopy(
+    x: Any, memo: Memo | None = None, _nil: Any = _NOTHING, *, registry: Registry | None = None, nonleaf: str | None = None
+) -> Any:
     """A deep copy of an object: kernels and other code shared, locks fresh, everything else copied.
 
     Args:
         x: the object.
         memo: a dictionary that knows what was copied before; pass on the one that ``__deepcopy__`` received.
         registry: the rules to use; the default registry unless given, or that of the call in progress.
+        nonleaf: what becomes of a tensor that a computation with gradients returned, such as a cached activation: ``"detach"`` (the
+            default) copies its values without the graph, ``"error"`` refuses as ``copy.deepcopy`` does. The registry's
+            ``settings["nonleaf"]`` changes the default.
 
     Returns:
         The copy.
 
     Raises:
         CopyError: some part of the object cannot be copied; the message says which and where.
+        ValueError: ``nonleaf`` is neither of the two.
 
     Example:
         >>> import safepickle, threading
@@ -119,22 +125,31 @@ def deepcopy(x: Any, memo: Memo | None = None, _nil: Any = _NOTHING, *, registry
     """
     if memo is not None:
         call = running_call(memo)
-        if call is not None and (registry is None or registry is call.registry):
+        if call is not None and nonleaf is None and (registry is None or registry is call.registry):
             return call.copy(x)
     rules = default_registry if registry is None else registry
     rules.refresh()
-    call = _Call(rules, {} if memo is None else memo, x, {})
+    options = _options(rules, nonleaf)
+    call = _Call(rules, {} if memo is None else memo, x, options)
     try:
         try:
             return _run(call)
         except RecursionError:
             if memo is not None:
                 raise  # it knows unfinished objects now, and others may hold it
-            call = _Call(rules, {}, x, {})
+            call = _Call(rules, {}, x, options)
             call.deep = True
             return _run(call)
     except Exception as error:
         raise translate_copy_error(error, x, rules) from error
+
+
+def _options(rules: Registry, nonleaf: str | None) -> dict[str, Any]:
+    """The options of a call, with the registry's settings for those that are not given."""
+    value = rules.setting("nonleaf", "detach") if nonleaf is None else nonleaf
+    if value not in ("detach", "error"):
+        raise ValueError(f"nonleaf must be 'detach' or 'error', not {value!r}")
+    return {"nonleaf": value}
 
 
 def _run(call: _Call) -> Any:

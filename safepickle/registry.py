@@ -37,6 +37,7 @@ ENTRY_POINT_GROUP: Final = "safepickle.reducers"
 #: Top-level package -> the module of ours that holds its rules. The package is never imported for it.
 LIBRARIES: Final[dict[str, str]] = {
     "torch": "safepickle.reducers.torch",
+    "triton": "safepickle.reducers.triton",
 }
 
 #: A rule that applies through inheritance yields to one of these defined on a more derived class.
@@ -167,6 +168,10 @@ class Registry:
         parent: rules that apply where this registry has none. Defaults to the rules that come with safepickle;
             pass ``Registry.empty()`` for a registry that knows nothing else.
 
+    Attributes:
+        settings: defaults of the options of :func:`safepickle.deepcopy`, by their names: ``{"nonleaf": "error"}``. What is not set
+            here is as the parent says.
+
     Example:
         >>> import safepickle
         >>> class Connection:
@@ -180,11 +185,13 @@ class Registry:
     def __init__(self, parent: Registry | None = None, *, _root: bool = False) -> None:
         self._parent: Registry | None = None if _root else (parent if parent is not None else default_registry)
         self._lock = threading.RLock()
+        self.settings: dict[str, Any] = {}
         self._rules: dict[type, Rule] = {}  # an explicit registration of a type keeps that type alive
         self._pending: dict[str, Rule] = {}  # "module:qualname" of types that are not imported yet
         self._pending_modules: frozenset[str] = frozenset()
         self._by_name: dict[str, type] = {}
         self._functions: dict[str, Rule] = {}
+        self._made_classes: list[tuple[type, Rule]] = []
         self._cache = _TypeCache()
         self._listeners: weakref.WeakSet[Registry] = weakref.WeakSet()
         self._live: set[Any] = set()  # per-call caches of running picklers, dropped when a rule changes
@@ -307,6 +314,22 @@ class Registry:
         rule = self._functions[name] = Rule(name, reduce, SHARE, origin=origin, summary=summary)
         return rule
 
+    def add_made_classes(self, base: type, only: Callable[[type], bool], reduce: Reducer, **options: Any) -> Rule:
+        """Say how objects are handled whose classes a library makes at run time, with protocol methods that refuse.
+
+        The rule is asked before those of the classes, whatever methods they define.
+
+        Args:
+            base: what those classes inherit from.
+            only: which subclasses of it are meant.
+            reduce, options: as for :meth:`add`.
+        """
+        rule = Rule(_type_name(base), reduce, subclasses=True, only=only, **options)
+        with self._lock:
+            self._made_classes.append((base, rule))
+            self._changed()
+        return rule
+
     def function_rule(self, function: Any) -> Rule | None:
         """The rule for functions of this name, if a library has one (:meth:`add_function`)."""
         module = function.__module__
@@ -338,6 +361,15 @@ class Registry:
             live.clear()
         for child in list(self._listeners):
             child._changed()
+
+    def setting(self, name: str, default: Any = None) -> Any:
+        """The value of a setting, here or in the next registry below that has it."""
+        registry: Registry | None = self
+        while registry is not None:
+            if name in registry.settings:
+                return registry.settings[name]
+            registry = registry._parent
+        return default
 
     # -- asking ------------------------------------------------------------------------------------------------------
 
@@ -392,6 +424,10 @@ class Registry:
         found: dict[Verb, list[Rule]] = {"pickle": [], "copy": []}
         registry: Registry | None = self
         while registry is not None:
+            for made, special in registry._made_classes:
+                if made in cls.__mro__ and special.only is not None and special.only(cls):
+                    for rules in found.values():
+                        rules.append(special)
             for base in cls.__mro__:
                 rule = registry._rules.get(base)
                 if rule is None or not (base is cls or rule.subclasses) or not (rule.only is None or rule.only(cls)):
@@ -405,7 +441,8 @@ class Registry:
     def __iter__(self) -> Iterator[Rule]:
         """The rules of this registry, without its parent's."""
         with self._lock:
-            return iter([*self._rules.values(), *self._pending.values(), *self._functions.values()])
+            made = [rule for _, rule in self._made_classes]
+            return iter([*self._rules.values(), *self._pending.values(), *self._functions.values(), *made])
 
 
 def _overruled(cls: type, registered: type, verb: Verb) -> bool:
