@@ -8,7 +8,9 @@ that is hashed freezes the globals it saw; a lazy proxy raises).
 
 from __future__ import annotations
 
+import ast
 import importlib
+import linecache
 import os
 import sys
 import types
@@ -16,7 +18,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Reference", "find", "importable", "inner_function", "leads_to", "load", "pickled_by_value", "static_vars", "walk"]
+__all__ = ["Reference", "find", "find_stand_in", "importable", "inner_function", "leads_to", "load", "pickled_by_value", "static_vars", "walk"]
 
 #: How far the search below a named object goes: objects looked at.
 SEARCH_LIMIT: Final = 400
@@ -149,24 +151,24 @@ def leads_to(reference: Reference, obj: Any) -> bool:
         return False
 
 
+#: Where wrappers of all kinds keep the function that they wrap: kernels, tf.functions, custom ops, partials, jitted functions.
+_WRAPPED: Final = ("fn", "_python_function", "func", "_init_fn", "__wrapped__", "_fun", "py_func")
+
+
 def inner_function(obj: Any) -> types.FunctionType | None:
-    """The Python function at the end of a chain of wrappers (``.fn``, ``.func``, ``__wrapped__``, ...), if there is one."""
+    """The Python function at the end of a chain of wrappers, however long, if there is one."""
     seen: set[int] = set()
     while id(obj) not in seen:
         seen.add(id(obj))
         if type(obj) is types.FunctionType:
             return obj
+        if _is_leaf(obj):
+            return None
         if type(obj) is types.MethodType:
             obj = obj.__func__
             continue
         attributes = static_vars(obj)
-        for name in ("fn", "_python_function", "func", "_init_fn", "__wrapped__", "_fun", "py_func"):
-            inner = attributes.get(name)
-            if inner is not None:
-                obj = inner
-                break
-        else:
-            return None
+        obj = next((inner for name in _WRAPPED if (inner := attributes.get(name)) is not None), None)
     return None
 
 
@@ -180,7 +182,7 @@ def find(obj: Any, *, everywhere: bool = True) -> Reference | None:
 
     Args:
         obj: a function, kernel, compiled function, class or another object that takes a function's place in a module.
-        everywhere: also search by identity, in the object's own module and then in all others.
+        everywhere: where its own module does not have it, also search all others by identity.
 
     Returns:
         The reference, or ``None`` where the object has no importable name (or the user asked for its module by value).
@@ -198,6 +200,18 @@ def find(obj: Any, *, everywhere: bool = True) -> Reference | None:
     return reference
 
 
+def find_stand_in(obj: Any) -> Reference | None:
+    """The name of the function whose place an object took: it holds the function, or a kernel of it, and the function's name leads to it."""
+    for value in list(static_vars(obj).values()):
+        function = inner_function(value)
+        if function is None or not isinstance(function.__module__, str):
+            continue
+        reference = Reference(function.__module__, function.__qualname__)
+        if _usable(reference.module) and leads_to(reference, obj):
+            return reference
+    return None
+
+
 def _forget(key: int, ref: weakref.ref[Any]) -> None:
     entry = _found.get(key)
     if entry is not None and entry[0] is ref:
@@ -209,32 +223,30 @@ def _usable(module_name: str) -> bool:
 
 
 def _search(obj: Any, everywhere: bool) -> Reference | None:
-    names = list(_own_names(obj))
-    for module_name, qualname in names:
-        module = sys.modules.get(module_name)
-        if module is None or not _usable(module_name):
-            continue
-        try:
-            holder = walk(module, qualname)
-        except Exception:
-            continue
-        if holder is obj:
-            return Reference(module_name, qualname)
-        path = _path_below(holder, obj)
-        if path is not None:
-            return Reference(module_name, qualname, path)
-    if not everywhere:
+    function = inner_function(obj)
+    names = list(_own_names(obj, function))
+    reference = _by_own_name(obj, names)
+    if reference is not None:
+        return reference
+    origins = list(dict.fromkeys(module for module, _ in names))
+    if function is not None and isinstance(home := function.__globals__.get("__name__"), str) and home not in origins:
+        origins.append(home)
+    if any(pickled_by_value(origin) for origin in origins):
         return None
-    own = [module for module, _ in names]
-    if any(pickled_by_value(module) for module in own):
+    usable = [origin for origin in origins if _usable(origin)]
+    for origin in usable:
+        reference = _search_own_module(origin, obj, function)
+        if reference is not None:
+            return reference
+    # Made by a script, in a notebook or on the fly: if another module has it, it got it at run time, and only here.
+    if not everywhere or (origins and not usable):
         return None
-    return _search_modules(obj, own)
+    return _search_other_modules(obj, origins)
 
 
-def _own_names(obj: Any) -> Iterator[tuple[str, str]]:
+def _own_names(obj: Any, function: types.FunctionType | None) -> Iterator[tuple[str, str]]:
     """(module, qualified name) as the innermost function says, then as the object itself says; text only."""
     sources: list[Any] = []
-    function = inner_function(obj)
     if function is not None:
         sources.append((function.__module__, function.__qualname__))
     if isinstance(obj, type):
@@ -250,6 +262,24 @@ def _own_names(obj: Any) -> Iterator[tuple[str, str]]:
         if isinstance(module, str) and isinstance(qualname, str) and (module, qualname) not in seen:
             seen.add((module, qualname))
             yield module, qualname
+
+
+def _by_own_name(obj: Any, names: list[tuple[str, str]]) -> Reference | None:
+    """The object is what one of these names leads to, or hangs below it."""
+    for module_name, qualname in names:
+        module = sys.modules.get(module_name)
+        if module is None or not _usable(module_name):
+            continue
+        try:
+            holder = walk(module, qualname)
+        except Exception:
+            continue
+        if holder is obj:
+            return Reference(module_name, qualname)
+        path = _path_below(holder, obj)
+        if path is not None:
+            return Reference(module_name, qualname, path)
+    return None
 
 
 def _is_leaf(obj: Any) -> bool:
@@ -274,53 +304,133 @@ def _path_below(holder: Any, wanted: Any) -> tuple[str, ...] | None:
     return None
 
 
-def _search_modules(obj: Any, own: list[str]) -> Reference | None:
-    """By identity: the object's own modules with what hangs below their kernels, then the others, the same package first."""
-    for name in own:
-        module = sys.modules.get(name)
-        if module is not None and _usable(name):
-            reference = _search_one(name, module, obj, below=True)
-            if reference is not None:
-                return reference
-    tops = {name.partition(".")[0] for name in own}
-    others = sorted(
-        (name for name in list(sys.modules) if name not in own and name not in _MAIN),
-        key=lambda name: (name.partition(".")[0] not in tops, name.count("."), name),
-    )
-    for name in others:
-        module = sys.modules.get(name)
-        if isinstance(module, types.ModuleType) and _names_of(module, obj) and _usable(name):
-            reference = _search_one(name, module, obj, below=False)
-            if reference is not None:
-                return reference
-    return None
+# -- by identity -------------------------------------------------------------------------------------------------------------
 
 
-def _names_of(module: types.ModuleType, obj: Any) -> list[str]:
-    return [k for k, v in list(static_vars(module).items()) if v is obj and type(k) is str]
-
-
-def _search_one(name: str, module: types.ModuleType, obj: Any, *, below: bool) -> Reference | None:
-    names = [n for n in _names_of(module, obj) if n.isidentifier()]
-    if names:
-        return Reference(name, min(names, key=lambda n: (n.startswith("_"), len(n), n)))
-    if not below:
-        return None
+def _search_own_module(name: str, obj: Any, function: types.FunctionType | None) -> Reference | None:
+    """Another name in the object's own module, an attribute of a class there, or a place below another wrapper of its function."""
+    module = sys.modules[name]
+    alias = _alias(name, module, obj)
+    if alias is not None:
+        return alias
+    searchable = type(obj) is not types.FunctionType and not isinstance(obj, type)
     for key, value in list(static_vars(module).items()):
         if type(key) is not str or not key.isidentifier():
             continue
-        if isinstance(value, type) and value.__module__ == name:
-            for attribute, member in list(vars(value).items()):
-                reference = Reference(name, f"{key}.{attribute}")
-                if (member is obj or static_vars(member).get("__func__") is obj) and leads_to(reference, obj):
-                    return reference
-                if isinstance(member, (staticmethod, classmethod)) and leads_to(reference, obj):
-                    return reference
-        elif inner_function(value) is not None and not isinstance(value, types.FunctionType):
-            path = _path_below(value, obj)
-            if path is not None:
-                return Reference(name, key, path)
+        if issubclass(type(value), type):
+            found = _search_class(name, key, value, obj) if searchable else None
+        else:
+            found = _search_wrapper(name, key, value, obj, function)
+        if found is not None:
+            return found
     return None
+
+
+def _alias(name: str, module: types.ModuleType, obj: Any) -> Reference | None:
+    """The shortest public name that the module gives to this very object."""
+    names = [k for k, v in list(static_vars(module).items()) if v is obj and type(k) is str and k.isidentifier()]
+    names = [k for k in names if not _is_placeholder(name, module, k)]
+    return Reference(name, min(names, key=lambda n: (n.startswith("_"), len(n), n))) if names else None
+
+
+def _search_class(name: str, qualname: str, cls: type, obj: Any) -> Reference | None:
+    """An attribute, or a static method, of a class or of a class in its body."""
+    if cls.__module__ != name or cls.__qualname__ != qualname:
+        return None  # imported, or an alias
+    for attribute, member in list(vars(cls).items()):
+        dotted = f"{qualname}.{attribute}"
+        if issubclass(type(member), type):
+            found = _search_class(name, dotted, member, obj)
+            if found is not None:
+                return found
+        elif member is obj or (type(member) is staticmethod and member.__func__ is obj):
+            reference = Reference(name, dotted)
+            if leads_to(reference, obj):
+                return reference
+    return None
+
+
+def _search_wrapper(name: str, key: str, value: Any, obj: Any, function: types.FunctionType | None) -> Reference | None:
+    """A place below a wrapper of the same function: ``tuned.fn``."""
+    if function is None or type(value) is types.FunctionType or inner_function(value) is not function:
+        return None
+    path = _path_below(value, obj)
+    return None if path is None or _is_placeholder(name, sys.modules[name], key) else Reference(name, key, path)
+
+
+def _search_other_modules(obj: Any, origins: list[str]) -> Reference | None:
+    """A name in any other module that is imported, those of the same package first."""
+    tops = {name.partition(".")[0] for name in origins}
+    holders = [
+        name
+        for name, module in list(sys.modules.items())
+        if name not in origins and name not in _MAIN and issubclass(type(module), types.ModuleType) and _has(module, obj)
+    ]
+    for name in sorted(holders, key=lambda name: (name.partition(".")[0] not in tops, name.count("."), name)):
+        alias = _alias(name, sys.modules[name], obj) if _usable(name) else None
+        if alias is not None:
+            return alias
+    return None
+
+
+def _has(module: types.ModuleType, obj: Any) -> bool:
+    # Not `in`: that would ask foreign objects whether they are equal.
+    return any([value is obj for value in list(static_vars(module).values())])
+
+
+_placeholder_cache: dict[str, tuple[weakref.ref[types.ModuleType], frozenset[str]]] = {}
+
+
+def _is_placeholder(name: str, module: types.ModuleType, attribute: str) -> bool:
+    """Whether the module's text gives a name no more than a constant (``_kernel = None``).
+
+    What such a name leads to was put there at run time: a fresh process would find the constant.
+    """
+    cached = _placeholder_cache.get(name)
+    if cached is None or cached[0]() is not module:
+        cached = _placeholder_cache[name] = (weakref.ref(module), frozenset(_placeholders(module)))
+    return attribute in cached[1]
+
+
+def _placeholders(module: types.ModuleType) -> Iterator[str]:
+    file = static_vars(module).get("__file__")
+    if not isinstance(file, str) or not file.endswith(".py"):
+        return
+    try:
+        tree = ast.parse("".join(linecache.getlines(file, static_vars(module))))
+    except (SyntaxError, ValueError, RecursionError):
+        return
+    bound: dict[str, bool] = {}
+    for target, constant in _bindings(tree.body):
+        bound[target] = constant and bound.get(target, True)
+    yield from (target for target, constant in bound.items() if constant)
+
+
+def _bindings(body: list[ast.stmt]) -> Iterator[tuple[str, bool]]:
+    """The names that module-level statements bind, and whether to a constant or an empty container."""
+    for statement in body:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield statement.name, False
+            continue
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            yield from ((alias.asname or alias.name.partition(".")[0], False) for alias in statement.names)
+            continue
+        value = getattr(statement, "value", None)
+        constant = isinstance(statement, (ast.Assign, ast.AnnAssign)) and (value is None or isinstance(value, ast.Constant))
+        for field, part in ast.iter_fields(statement):
+            if field in ("body", "orelse", "finalbody"):
+                yield from _bindings(part)
+            elif field in ("handlers", "cases"):
+                for inner in part:
+                    yield from _bindings(inner.body)
+            elif isinstance(part, (ast.AST, list)):
+                yield from ((name, constant) for name in _stored_names(part))
+
+
+def _stored_names(part: ast.AST | list[Any]) -> Iterator[str]:
+    for node in part if isinstance(part, list) else [part]:
+        if isinstance(node, ast.AST):
+            yield from (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
 
 
 # -- from a name to its object -----------------------------------------------------------------------------------------------

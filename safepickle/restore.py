@@ -8,8 +8,12 @@ arguments never change their meaning (``tests/golden`` keeps files of every rele
 from __future__ import annotations
 
 import builtins
+import contextlib
+import hashlib
 import importlib
+import inspect
 import linecache
+import os
 import sys
 import threading
 import types
@@ -17,7 +21,7 @@ import weakref
 from typing import Any
 
 from .errors import UnpicklingError
-from .references import load, walk
+from .references import load, static_vars, walk
 
 __all__ = [
     "bind_method",
@@ -32,6 +36,7 @@ __all__ = [
     "make_class",
     "make_code",
     "make_enum",
+    "make_error",
     "make_function",
     "make_module",
     "make_namespace",
@@ -51,6 +56,12 @@ __all__ = [
     "torch_compiler",
     "torch_disable",
     "torch_run_compiled",
+    "fill_torch_script_module",
+    "torch_script_function",
+    "torch_script_function_named",
+    "torch_script_method",
+    "torch_script_module",
+    "torch_traced_function",
 ]
 
 
@@ -136,6 +147,18 @@ _SENTINELS = {
 # -- source text of functions that travel by value ------------------------------------------------------------------------------
 
 
+def source_file(function: types.FunctionType, text: str, first_line: int) -> str:
+    """The name of the file that a function by value comes from: made from its text, so that equal texts are one file."""
+    digest = hashlib.sha256(f"{first_line}\n{text}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
+    return f"<safepickle {function.__qualname__.rpartition('.')[2].strip('<>')} {digest}>"
+
+
+def renamed(code: types.CodeType, filename: str) -> types.CodeType:
+    """The code, and the code inside it, as if it came from that file."""
+    constants = tuple(renamed(c, filename) if isinstance(c, types.CodeType) else c for c in code.co_consts)
+    return code.replace(co_filename=filename, co_consts=constants)
+
+
 def register_source(filename: str, text: str, first_line: int) -> None:
     """Make the text known to ``linecache``, so that ``inspect.getsource``, tracebacks and ``@triton.jit`` find it."""
     if filename in linecache.cache:
@@ -182,24 +205,40 @@ def fill_cell(cell: types.CellType, value: tuple[Any, ...]) -> None:
         cell.cell_contents = value[0]
 
 
+#: The attribute of what is made and not filled yet: a list of what waits until it is.
+_UNFINISHED = "__safepickle_unfinished__"
+
+
 def make_function(
     code: types.CodeType,
     namespace: dict[str, Any],
     name: str,
     closure: tuple[types.CellType, ...] | None,
     source: tuple[str, str, int] | None,
+    owner: str | None = None,
 ) -> types.FunctionType:
-    """A function with its code, an empty closure and no attributes; :func:`fill_function` brings the rest."""
+    """A function with its code, an empty closure and no attributes; :func:`fill_function` brings the rest.
+
+    Where the kernel of identity ``owner`` lives here, it is the function of that kernel.
+    """
     _check(code, types.CodeType, "code")
     _check(namespace, dict, "a namespace")
+    living = None if owner is None else static_vars(identities.object_of(owner)).get("fn")
+    if type(living) is types.FunctionType:
+        return living
     if source is not None:
         register_source(*source)
-    return types.FunctionType(code, namespace, name, None, closure)
+    made = types.FunctionType(code, namespace, name, None, closure)
+    made.__dict__[_UNFINISHED] = []
+    return made
 
 
 def fill_function(function: types.FunctionType, state: dict[str, Any]) -> None:
-    """Give a function its globals, cell contents, defaults and attributes."""
+    """Give a function its globals, cell contents, defaults and attributes, unless it has them."""
     _check(function, types.FunctionType, "a function")
+    waiting = function.__dict__.pop(_UNFINISHED, None)
+    if waiting is None:
+        return
     for name, value in state.pop("globals").items():
         function.__globals__.setdefault(name, value)
     for cell, value in state.pop("cells"):
@@ -209,6 +248,8 @@ def fill_function(function: types.FunctionType, state: dict[str, Any]) -> None:
         function.__dict__[name] = value
     for name, value in state.items():
         setattr(function, _FUNCTION_STATE[name], value)
+    for finish in waiting:
+        finish()
 
 
 _FUNCTION_STATE = {
@@ -610,3 +651,336 @@ def _skip_torch_hook_ids(state: dict[str, Any]) -> None:
             for number in hooks:
                 if isinstance(number, int) and number >= RemovableHandle.next_id:
                     RemovableHandle.next_id = number + 1
+
+
+# -- triton: kernels, launchers, configurations ---------------------------------------------------------------------------------------
+
+
+def kernel(module: str, qualname: str, path: tuple[str, ...]) -> Any:
+    """The kernel of that name; nothing else is returned, whatever the name leads to.
+
+    Raises:
+        UnpicklingError: the name leads nowhere, or to something that is no kernel.
+    """
+    found = resolve(module, qualname, path)
+    _check_kernel(found, f"the reference {'.'.join([f'{module}:{qualname}', *path])} leads to")
+    return found
+
+
+def _check_kernel(found: Any, what: str) -> None:
+    if not isinstance(found, _kernel_types()):
+        raise UnpicklingError(f"{what} an object of type {type(found).__module__}.{type(found).__qualname__}, which is no Triton kernel")
+
+
+def _kernel_types() -> tuple[type, ...]:
+    from triton.runtime import jit
+
+    names = (jit.KernelInterface, jit.JITFunction, getattr(jit, "JITCallable", None), _interpreted() if _interpreting() else None)
+    loaded = sys.modules.get("triton.runtime.interpreter")
+    return tuple(cls for cls in (*names, getattr(loaded, "InterpretedFunction", None)) if isinstance(cls, type))
+
+
+def _interpreting() -> bool:
+    """Whether ``triton.jit`` makes functions for Triton's interpreter here."""
+    import triton
+
+    try:
+        return bool(triton.knobs.runtime.interpret)
+    except AttributeError:  # before Triton 3.4
+        return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def _interpreted() -> Any:
+    from triton.runtime.interpreter import InterpretedFunction
+
+    return InterpretedFunction
+
+
+def launcher(kernel: Any, grid: Any) -> Any:
+    """``kernel[grid]``."""
+    _check_kernel(kernel, "malformed pickle: a launcher needs a kernel, not")
+    return kernel[grid]
+
+
+def kernel_method(kernel: Any, name: str) -> Any:
+    """A method that is bound to a kernel: ``kernel.run``."""
+    _check(name, str, "a method name")
+    _check_kernel(kernel, f"malformed pickle: the owner of {name!r} must be a kernel, not")
+    found = getattr(kernel, name, None)
+    bound = getattr(found, "__self__", None) is kernel or (found is not None and static_vars(kernel).get(name) is found)
+    if not bound or not callable(found):
+        raise UnpicklingError(f"{type(kernel).__qualname__} has no method {name!r} here")
+    return found
+
+
+def make_kernel(identity: str, kind: str) -> Any:
+    """The kernel of that identity if it lives here, else an empty one, for :func:`fill_kernel` to fill.
+
+    It exists before its parts, so that a part may lead back to it: a kernel that calls itself through its own tuned wrapper.
+    """
+    _check(identity, str, "the identity of a kernel")
+    known = identities.object_of(identity)
+    if known is not None and isinstance(known, _kernel_types()):
+        return known
+    cls = _kernel_class(kind)
+    made = cls.__new__(cls)
+    made.__dict__[_UNFINISHED] = []
+    return made
+
+
+def _kernel_class(kind: str) -> Any:
+    from triton.runtime import autotuner, jit
+
+    if kind == "jit":  # as triton.jit decides
+        return _interpreted() if _interpreting() else jit.JITFunction
+    place, name = _KERNEL_CLASSES.get(kind, ("", ""))
+    found = getattr({"autotuner": autotuner, "jit": jit}.get(place), name, None)
+    if kind == "gluon":
+        try:
+            found = importlib.import_module("triton.experimental.gluon._runtime").GluonJITFunction
+        except (ImportError, AttributeError):
+            found = None
+    if found is None:
+        raise UnpicklingError(f"Triton {_triton_version()} has no kernels of kind {kind!r}; the pickle is from another version")
+    return found
+
+
+_KERNEL_CLASSES = {
+    "autotuner": ("autotuner", "Autotuner"),
+    "heuristics": ("autotuner", "Heuristics"),
+    "constexpr": ("jit", "ConstexprFunction"),
+}
+
+
+def _triton_version() -> str:
+    import triton
+
+    return str(getattr(triton, "__version__", "of unknown version"))
+
+
+def fill_kernel(kernel: Any, state: dict[str, Any]) -> None:
+    """Run the constructor of a kernel, once the function or kernel that it wraps is complete; a kernel that lives here stays as it is.
+
+    Raises:
+        UnpicklingError: this version of Triton cannot make the kernel.
+    """
+    _check_kernel(kernel, "malformed pickle: what is filled is")
+    if _UNFINISHED not in static_vars(kernel):
+        return
+    waiting = static_vars(state["fn"]).get(_UNFINISHED)
+    if waiting is not None:
+        waiting.append(lambda: fill_kernel(kernel, state))
+        return
+    try:
+        _construct_kernel(kernel, state)
+    except Exception as error:
+        raise UnpicklingError(
+            f"cannot rebuild the kernel {state['identity'].rpartition(':')[0]} with Triton {_triton_version()}: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+    identities.remember(kernel, state["identity"])
+    for finish in static_vars(kernel).pop(_UNFINISHED):
+        finish()
+
+
+def _construct_kernel(kernel: Any, state: dict[str, Any]) -> None:
+    fn = state["fn"]
+    if "values" in state:
+        type(kernel).__init__(kernel, fn, state["arg_names"], state["values"])
+    elif "configs" in state:
+        _construct_autotuner(kernel, state)
+    else:
+        _construct_jit(kernel, fn, state)
+
+
+def _construct_jit(kernel: Any, fn: Any, state: dict[str, Any]) -> None:
+    from triton.runtime import jit
+
+    _check(fn, types.FunctionType, "the function of a kernel")
+    for name, value in state.get("globals", {}).items():
+        fn.__globals__.setdefault(name, value)
+    if "source" in state:
+        _ensure_source(fn, *state["source"])
+    # Triton enters each new kernel under its function's name; a kernel that is at home under that name stays there.
+    registry = getattr(jit, "_triton_jit_function_registry", {})
+    name = f"{fn.__module__}:{fn.__qualname__}"
+    at_home = registry.get(name)
+    type(kernel).__init__(kernel, fn, **_accepted(type(kernel), state["options"]))
+    if at_home is not None:
+        registry[name] = at_home
+    _restore_text(kernel, state)
+    for name, value in state.get("names", {}).items():
+        setattr(kernel, name, value)
+
+
+def _restore_text(kernel: Any, state: dict[str, Any]) -> None:
+    """The text and line of the original, where the constructor found others: the key of compiled kernels is made from them."""
+    text, line = state.get("src"), state.get("line")
+    if line is not None and getattr(kernel, "starting_line_number", line) != line:
+        kernel.starting_line_number = line
+    if text is None or getattr(kernel, "src", None) == text:
+        return
+    if hasattr(kernel, "_unsafe_update_src"):
+        kernel._unsafe_update_src(text)
+    elif hasattr(kernel, "src"):
+        kernel.src = text
+    else:
+        raise UnpicklingError("its text was replaced after it was made, which Triton's interpreter does not know")
+
+
+def _construct_autotuner(kernel: Any, state: dict[str, Any]) -> None:
+    import warnings
+
+    cls = type(kernel)
+    names = ("arg_names", "configs", "key", "reset_to_zero", "restore_value")
+    parameters = inspect.signature(cls.__init__).parameters
+    open_ended = any(p.kind is p.VAR_POSITIONAL for p in parameters.values())
+    if not open_ended and "restore_value" not in parameters:
+        raise UnpicklingError("tuned kernels travel by value from Triton 3.0 on")
+    options = _accepted(cls, state["options"])
+    quiet = options.keys() & {"warmup", "rep", "use_cuda_graph"}
+    with warnings.catch_warnings() if quiet else contextlib.nullcontext():
+        if quiet:
+            warnings.simplefilter("ignore", DeprecationWarning)  # no news to somebody who loads a kernel
+        # By position, because there are libraries that wrap the constructor in one that takes only *args and **kwargs.
+        cls.__init__(kernel, state["fn"], *(state[name] for name in names), **options)
+
+
+def _accepted(cls: type, options: dict[str, Any]) -> dict[str, Any]:
+    """The options that the constructor of this version takes."""
+    parameters = inspect.signature(cls.__init__).parameters  # type: ignore[misc]
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return options
+    return {name: value for name, value in options.items() if name in parameters}
+
+
+def _ensure_source(fn: types.FunctionType, text: str, first_line: int) -> None:
+    """See to it that ``inspect`` finds this text for the function."""
+    try:
+        if "".join(inspect.getsourcelines(fn)[0]) == text:
+            return
+    except (OSError, TypeError, SyntaxError):
+        pass
+    filename = source_file(fn, text, first_line)
+    register_source(filename, text, first_line)
+    fn.__code__ = renamed(fn.__code__, filename)
+
+
+def make_config() -> Any:
+    """A ``triton.Config`` with what this version has by default; :func:`fill_config` brings the rest."""
+    import triton
+
+    return triton.Config({})
+
+
+def fill_config(config: Any, state: dict[str, Any]) -> None:
+    """Give a configuration its values."""
+    import triton
+
+    _check(config, triton.Config, "a configuration")
+    _check(state, dict, "the values of a configuration")
+    config.__dict__.update(state)
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------------------------
+
+
+def make_error(kind: str, original: type, message: str, attributes: dict[str, Any]) -> Exception:
+    """An error of this package that is also of the type of another error, as process pools send it back."""
+    from . import errors
+
+    kinds: dict[str, type[Exception]] = {
+        "PicklingError": errors.PicklingError,
+        "CopyError": errors.CopyError,
+        "UnpicklingError": errors.UnpicklingError,
+    }
+    if kind not in kinds:
+        raise UnpicklingError(f"malformed pickle: {kind!r} is not a kind of error")
+    if not (isinstance(original, type) and issubclass(original, Exception)):
+        raise UnpicklingError(f"malformed pickle: {original!r} is not a type of error")
+    _check(message, str, "a message")
+    _check(attributes, dict, "the attributes of an error")
+    return errors.combined_by_type(kinds[kind], original, message, attributes)
+
+
+# TorchScript. The archives are torch's own: code that its compiler reads, no Python pickle.
+
+
+def torch_script_module(archive: bytes) -> Any:
+    """A scripted module from the archive that ``torch.jit.save`` writes; its tensors follow."""
+    return _torch_archive(archive)
+
+
+def fill_torch_script_module(module: Any, state: dict[str, Any]) -> None:
+    """Give a scripted module its tensors, and its Python side what only that has."""
+    import torch
+
+    _check(module, torch.jit.ScriptModule, "a scripted module")
+    _check(state, dict, "the attributes of a module")
+    for path, name, value in state.get("tensors", ()):
+        part = module._c
+        for step in path:
+            part = part.getattr(step)
+        part.setattr(name, value)
+    for path, attributes in state.get("python", ()):
+        part = module
+        for step in path:
+            part = part.__dict__["_modules"][step]
+        for name, value in attributes.items():
+            if name in ("_forward_hooks", "_forward_pre_hooks"):
+                part.__dict__[name].update(value)
+            else:
+                part.__dict__[name] = value
+        _skip_torch_hook_ids(attributes)
+
+
+def torch_script_method(module: Any, name: str) -> Any:
+    """The method of that name of a scripted module."""
+    import torch
+
+    _check(module, torch.jit.ScriptModule, "a scripted module")
+    _check(name, str, "the name of a method")
+    return module._c._get_method(name)
+
+
+def torch_script_function(function: types.FunctionType, names: dict[str, Any]) -> Any:
+    """A Python function, scripted; ``names``: globals that its text uses and its code does not."""
+    import torch
+
+    _check(function, types.FunctionType, "a function to script")
+    _check(names, dict, "globals")
+    for name, value in names.items():
+        function.__globals__.setdefault(name, value)
+    return torch.jit.script(function)
+
+
+def torch_traced_function(archive: bytes, name: str) -> Any:
+    """A scripted function from the archive of its graph."""
+    import torch
+
+    _check(name, str, "the name of a function")
+    graph = _torch_archive(archive)._c._get_method("forward").graph.copy()
+    graph.eraseInput(0)  # torch saves a function as the method of a module that it does not use
+    return torch._C._create_function_from_graph(name, graph)
+
+
+def torch_script_function_named(module: str, qualname: str, path: tuple[str, ...]) -> Any:
+    """A scripted function by the name that leads to it."""
+    import torch
+
+    found = resolve(module, qualname, path)
+    if not isinstance(found, torch.jit.ScriptFunction):
+        raise UnpicklingError(
+            f"the reference {'.'.join([f'{module}:{qualname}', *path])} leads to a {type(found).__qualname__}, "
+            "not to a scripted function"
+        )
+    return found
+
+
+def _torch_archive(archive: bytes) -> Any:
+    import io
+
+    import torch
+
+    _check(archive, bytes, "an archive of TorchScript code")
+    return torch.jit.load(io.BytesIO(archive))

@@ -21,10 +21,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from . import restore
-from .references import find, importable, pickled_by_value, static_vars
+from .references import Reference, find, importable, pickled_by_value, static_vars
 
 __all__ = [
     "ByValue",
+    "function_reference",
     "global_names",
     "reduce_cell",
     "reduce_class",
@@ -46,8 +47,8 @@ class ByValue:
     def __init__(self) -> None:
         self._namespaces: dict[int, tuple[dict[str, Any], Namespace]] = {}
         self._cells: dict[int, types.CellType] = {}
-        #: Text that a function's owner knows better than ``inspect`` does: id -> (function, text, first line, names used).
-        self.texts: dict[int, tuple[Any, str, int, tuple[str, ...]]] = {}
+        #: What the owner of a function knows better than ``inspect`` does: id -> (function, text, first line, the owner's identity).
+        self.texts: dict[int, tuple[Any, str, int, str | None]] = {}
         self._kept: list[Any] = []
 
     def namespace(self, function: types.FunctionType) -> Namespace:
@@ -122,16 +123,6 @@ def _read_source(function: types.FunctionType) -> tuple[str, int] | None:
     return text, first
 
 
-def _virtual_name(function: types.FunctionType, text: str, first: int) -> str:
-    digest = hashlib.sha256(f"{first}\n{text}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    return f"<safepickle {function.__qualname__.rpartition('.')[2].strip('<>')} {digest}>"
-
-
-def _renamed(code: types.CodeType, filename: str) -> types.CodeType:
-    constants = tuple(_renamed(c, filename) if isinstance(c, types.CodeType) else c for c in code.co_consts)
-    return code.replace(co_filename=filename, co_consts=constants)
-
-
 # -- code ---------------------------------------------------------------------------------------------------------------------
 
 
@@ -194,31 +185,23 @@ def _used_submodules(code: types.CodeType, values: list[Any]) -> list[types.Modu
 # -- functions -----------------------------------------------------------------------------------------------------------------
 
 
-def reduce_function(function: types.FunctionType, pickler: Any) -> Any:
-    """A function by its name, by the name of what took its place (``kernel.fn``), else by value."""
+def function_reference(function: types.FunctionType) -> Reference | None:
+    """The name under which a function travels, if it does: one in the module that it names, or one below what took its place."""
     reference = find(function, everywhere=False)
-    if reference is None:
-        reference = _alias(function)
-    if reference is None:
-        return function_by_value(function, pickler)
-    if reference.path:
+    return reference if reference is not None and (reference.path or reference.module == function.__module__) else None
+
+
+def reduce_function(function: types.FunctionType, pickler: Any) -> Any:
+    """A function by its name, by the name of what took its place (``kernel.fn``), as its library says, else by value."""
+    reference = function_reference(function)
+    if reference is not None and reference.path:
         return restore.function, tuple(reference)
-    if (reference.module, reference.qualname) == (function.__module__, function.__qualname__):
-        return NotImplemented  # the pickler writes the global itself
-    return reference.qualname
-
-
-def _alias(obj: Any) -> Any:
-    """Another name for a function or class in its own module: ``k = cos_`` before ``cos_`` was defined again."""
-    module = sys.modules.get(obj.__module__ or "")
-    if module is None or not importable(obj.__module__) or pickled_by_value(obj.__module__):
-        return None
-    names = [k for k, v in list(static_vars(module).items()) if v is obj and type(k) is str and k.isidentifier()]
-    if not names:
-        return None
-    from .references import Reference
-
-    return Reference(obj.__module__, min(names, key=lambda n: (len(n), n)))
+    if reference is not None:
+        # Under its own name the pickler writes the global itself.
+        return NotImplemented if reference.qualname == function.__qualname__ else reference.qualname
+    rule = pickler.registry.function_rule(function)
+    reduced = rule.reduce(function) if rule is not None else NotImplemented
+    return function_by_value(function, pickler) if reduced is NotImplemented else reduced
 
 
 def function_by_value(function: types.FunctionType, pickler: Any) -> tuple[Any, ...]:
@@ -226,27 +209,27 @@ def function_by_value(function: types.FunctionType, pickler: Any) -> tuple[Any, 
     context: ByValue = pickler.by_value
     code = function.__code__
     override = context.texts.get(id(function))
+    owner = None
     if override is not None and override[0] is function:
         text: tuple[str, int] | None = (override[1], override[2])
-        extra = override[3]
+        owner = override[3]
     else:
-        text, extra = source_of(function), ()
+        text = source_of(function)
     source = None
     if text is not None:
-        filename = _virtual_name(function, *text)
+        filename = restore.source_file(function, *text)
         source = (filename, *text)
-        code = context.keep(_renamed(code, filename))
+        code = context.keep(restore.renamed(code, filename))
     cells = function.__closure__
     fresh = [cell for cell in cells or () if context.claim(cell)]
-    arguments = (code, context.namespace(function), function.__name__, cells, source)
-    return restore.make_function, arguments, _function_state(function, fresh, extra), None, None, restore.fill_function
+    arguments = (code, context.namespace(function), function.__name__, cells, source, *([owner] if owner else []))
+    return restore.make_function, arguments, _function_state(function, fresh), None, None, restore.fill_function
 
 
-def _function_state(function: types.FunctionType, cells: list[types.CellType], extra: tuple[str, ...]) -> dict[str, Any]:
+def _function_state(function: types.FunctionType, cells: list[types.CellType]) -> dict[str, Any]:
     code = function.__code__
     available = function.__globals__
-    names = dict.fromkeys([*global_names(code), *extra])
-    used = {name: available[name] for name in names if name in available and name != "__builtins__"}
+    used = {name: available[name] for name in global_names(code) if name in available and name != "__builtins__"}
     contents = [(cell, cell.cell_contents) for cell in cells if _is_set(cell)]
     state: dict[str, Any] = {"globals": used, "cells": contents}
     modules = _used_submodules(code, [*used.values(), *(value for _, value in contents)])
@@ -299,6 +282,9 @@ def reduce_cell(cell: types.CellType, pickler: Any) -> tuple[Any, ...]:
 def reduce_method(method: types.MethodType, pickler: Any) -> Any:
     """A bound method as owner and name where the owner's class has it under that name, else as function and owner."""
     owner, function = method.__self__, method.__func__
+    for rule in pickler.registry.rules_for(type(owner), "pickle"):
+        if rule.methods is not None and (reduced := rule.methods(method)) is not NotImplemented:
+            return reduced
     name = getattr(function, "__name__", None)
     if isinstance(owner, type):
         found = inspect.getattr_static(owner, name, None) if isinstance(name, str) else None
@@ -329,9 +315,7 @@ def reduce_class(cls: type, pickler: Any) -> Any:
         special = (type(None), type(NotImplemented), type(...))
         return (restore.builtin_type, (name,)) if name is not None and cls not in special else NotImplemented
     reference = find(cls, everywhere=False)
-    if reference is None or reference.path:
-        reference = _alias(cls)
-    if reference is not None:
+    if reference is not None and not reference.path and reference.module == cls.__module__:
         own = (reference.module, reference.qualname) == (cls.__module__, cls.__qualname__)
         return NotImplemented if own else reference.qualname
     if not cls.__flags__ & _HEAP_TYPE:
