@@ -17,6 +17,7 @@ import os
 import sys
 import threading
 import types
+import warnings
 import weakref
 from typing import Any
 
@@ -951,7 +952,9 @@ def torch_script_function(function: types.FunctionType, names: dict[str, Any]) -
     _check(names, dict, "globals")
     for name, value in names.items():
         function.__globals__.setdefault(name, value)
-    return torch.jit.script(function)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # whoever scripted it first was told
+        return torch.jit.script(function)
 
 
 def torch_traced_function(archive: bytes, name: str) -> Any:
@@ -983,4 +986,6 @@ def _torch_archive(archive: bytes) -> Any:
     import torch
 
     _check(archive, bytes, "an archive of TorchScript code")
-    return torch.jit.load(io.BytesIO(archive))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return torch.jit.load(io.BytesIO(archive))

@@ -1,0 +1,192 @@
+"""Rules for TorchScript: functions and modules that were scripted or traced.
+
+- scripted and traced modules: the code as the archive that ``torch.jit.save`` writes, without weights; parameters and
+  buffers beside it, as tensors like all others: they stay the tensors that an optimizer or another module holds
+- scripted functions: by name, else scripted again from the Python function; traced ones as an archive
+- hooks, ignored methods and attributes that only the Python side of a scripted module has: kept
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import textwrap
+import types
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+
+from .. import restore, sources
+from ..copier import deepcopy
+from ..errors import PicklingError
+from ..references import find, find_stand_in, static_vars
+from ..registry import SHARE, Registry
+
+__all__ = ["add_rules"]
+
+ORIGIN: Final = __name__
+
+Memo = dict[Any, Any]
+Path = tuple[str, ...]
+
+
+def add_rules(registry: Registry) -> None:
+    """Enter the rules into the registry of built-in rules."""
+    registry.add(torch.jit.RecursiveScriptModule, reduce_script_module, copy=copy_script_module, shallow=copy.copy,
+                 with_pickler=True, origin=ORIGIN,
+                 summary=("torch's archive of the code, tensors beside it", "independent, its parameters are leaves"))  # fmt: skip
+    registry.add(torch._C.ScriptMethod, reduce_script_method, with_pickler=True, shallow=SHARE, origin=ORIGIN,
+                 summary=("its module and its name", "of the copy of its module"))  # fmt: skip
+    registry.add(torch.jit.ScriptFunction, reduce_script_function, copy=SHARE, with_pickler=True, origin=ORIGIN,
+                 summary=("by name, else scripted again; a traced one as torch's archive", "shared"))  # fmt: skip
+
+
+# -- modules ---------------------------------------------------------------------------------------------------------------
+
+
+def _attribute_names(module: Any) -> list[str]:
+    """The attributes of a C++ module, without its modules, in a stable order."""
+    return sorted(torch._C.ConcreteModuleType.from_jit_type(module._type()).get_attributes())
+
+
+def _submodules(module: Any) -> dict[str, Any]:
+    return dict(torch._C.ModuleDict(module).items())
+
+
+def _holds_tensors(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return True
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    return isinstance(value, (list, tuple)) and any(map(_holds_tensors, value))
+
+
+def _without_tensors(module: Any, path: Path, taken: list[tuple[Path, str, Any]]) -> Any:
+    """A C++ module of the same types with empty tensors; what has tensors in it is put into ``taken``.
+
+    A module with a ``__getstate__`` of its own says itself how it is saved, and is left as it is.
+    """
+    if module._has_method("__getstate__"):
+        return module
+    bare = copy.copy(module)
+    for name, inner in _submodules(module).items():
+        bare.setattr(name, _without_tensors(inner, (*path, name), taken))
+    for name in _attribute_names(module):
+        value = module.getattr(name)
+        if isinstance(value, torch.Tensor):
+            bare.setattr(name, torch.empty(0))
+        if _holds_tensors(value):
+            taken.append((path, name, value))
+    return bare
+
+
+def _wrappers(module: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """A scripted module and those in it, as Python sees them."""
+    yield path, module
+    for name, inner in static_vars(module)["_modules"].items():
+        yield from _wrappers(inner, (*path, name))
+
+
+def _python_side(module: Any) -> dict[str, Any]:
+    """What only the Python wrapper has: attributes that somebody set, ignored methods, hooks that are not scripted."""
+    own: dict[str, Any] = {}
+    for name, value in static_vars(module).items():
+        if name in _WRAPPER_ATTRIBUTES or isinstance(value, (torch._C.ScriptMethod, property)):
+            continue
+        if name.startswith("__") and isinstance(value, types.MethodType):
+            continue  # of the module that was scripted, for containers
+        if name in _HOOKS:
+            value = {key: hook for key, hook in value.items() if not isinstance(hook, torch.jit.ScriptFunction)}
+        if name not in _EMPTY_ATTRIBUTES or value:
+            own[name] = value
+    return own
+
+
+_HOOKS: Final = frozenset({"_forward_hooks", "_forward_pre_hooks"})  # torch puts the scripted ones there itself
+_WRAPPER_ATTRIBUTES: Final = frozenset(
+    {"_initializing", "_c", "_parameters", "_buffers", "_modules", "_concrete_type", "_non_persistent_buffers_set"}
+)
+_EMPTY_ATTRIBUTES: Final = frozenset(
+    {
+        "_backward_pre_hooks", "_backward_hooks", "_is_full_backward_hook", "_forward_hooks", "_forward_hooks_with_kwargs",
+        "_forward_hooks_always_called", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_state_dict_hooks",
+        "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
+    }
+)  # fmt: skip
+
+
+def reduce_script_module(module: Any, pickler: Any) -> tuple[Any, ...]:
+    """The archive of the code; tensors and what only Python knows are filled in."""
+    taken: list[tuple[Path, str, Any]] = []
+    bare = _without_tensors(module._c, (), taken)
+    tensors = [entry for entry in taken if isinstance(entry[2], torch.Tensor)]
+    state: dict[str, Any] = {"tensors": tensors} if tensors else {}
+    python = [(path, own) for path, wrapper in _wrappers(module) if (own := _python_side(wrapper))]
+    if python:
+        state["python"] = python
+    made = (restore.torch_script_module, (_archive(bare, module),))
+    return (*made, state, None, None, restore.fill_torch_script_module) if state else made
+
+
+def _archive(cpp_module: Any, module: Any) -> bytes:
+    try:
+        return bytes(cpp_module.save_to_buffer())
+    except RuntimeError as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise PicklingError(
+            f"cannot pickle a scripted {getattr(module, 'original_name', 'function')}: torch cannot save its code ({reason}). "
+            "Pickle the module that it was scripted from"
+        ) from error
+
+
+def copy_script_module(module: Any, memo: Memo) -> Any:
+    """An independent module: torch's own copy of the code, and copies of the tensors that are leaves where the originals are."""
+    taken: list[tuple[Path, str, Any]] = []
+    bare = _without_tensors(module._c, (), taken)
+    copied = torch.jit._recursive.wrap_cpp_module(copy.deepcopy(bare))
+    for (_, old), (_, new) in zip(_wrappers(module), _wrappers(copied)):
+        memo[id(old)] = new
+    restore.fill_torch_script_module(copied, {"tensors": deepcopy(taken, memo)})
+    for path, wrapper in _wrappers(module):
+        own = _python_side(wrapper)
+        if own:
+            restore.fill_torch_script_module(copied, {"python": [(path, deepcopy(own, memo))]})
+    return copied
+
+
+def reduce_script_method(method: Any, pickler: Any) -> tuple[Any, ...]:
+    """The module and the name of the method."""
+    wrapper = torch.jit._recursive.wrap_cpp_module(method.owner)
+    if pickler is not None:
+        pickler.by_value.keep(wrapper)
+    return restore.torch_script_method, (wrapper, method.name)
+
+
+# -- functions -------------------------------------------------------------------------------------------------------------
+
+
+def reduce_script_function(function: Any, pickler: Any) -> tuple[Any, ...]:
+    """By name, else what it was scripted from, else the archive of its graph."""
+    reference = find_stand_in(function) or find(function)
+    if reference is not None:
+        return restore.torch_script_function_named, tuple(reference)
+    attributes = static_vars(function)
+    python = attributes.get("_torchdynamo_inline")
+    # torch leaves the Python function on traced ones too, and names only the scripted ones.
+    if "__qualname__" in attributes and isinstance(python, types.FunctionType):
+        text = sources.source_of(python)
+        if text is not None:
+            return restore.torch_script_function, (python, _globals_in(text[0], python))
+    return restore.torch_traced_function, (_archive(function, function), function.name)
+
+
+def _globals_in(text: str, function: types.FunctionType) -> dict[str, Any]:
+    """The globals that the text names and the code does not: TorchScript reads annotations of local variables."""
+    try:
+        tree = ast.parse(textwrap.dedent(text))
+    except SyntaxError:
+        return {}
+    names = sorted({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)})
+    known = set(sources.global_names(function.__code__))
+    return {name: function.__globals__[name] for name in names if name in function.__globals__ and name not in known}
