@@ -49,7 +49,14 @@ __all__ = [
     "torch_tensor",
     "torch_typed_storage",
     "torch_uninitialized",
+    "fill_torch_optimizer",
+    "fill_torch_parametrized",
     "fill_torch_tensor",
+    "torch_event",
+    "torch_generator",
+    "torch_parametrized",
+    "torch_process_group",
+    "torch_stream",
     "fill_torch_module",
     "fill_torch_optimized_module",
     "torch_compile",
@@ -989,3 +996,107 @@ def _torch_archive(archive: bytes) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return torch.jit.load(io.BytesIO(archive))
+
+
+# -- torch: what is around tensors ---------------------------------------------------------------------------------------------------
+
+
+def torch_parametrized(base: type) -> Any:
+    """A module, still empty, of a class that can be parametrized; its state follows."""
+    import torch
+    from torch.nn.utils import parametrize
+
+    _check_torch_class(base, torch.nn.Module)
+    module = base.__new__(base)
+    parametrize._inject_new_class(module)
+    return module
+
+
+def fill_torch_parametrized(module: Any, state: dict[str, Any]) -> None:
+    """Give a parametrized module its state, and its class the properties that compute its tensors."""
+    import torch
+    from torch.nn.utils import parametrize
+
+    _check(module, torch.nn.Module, "a module")
+    module.__setstate__(state)
+    for name in module.__dict__["_modules"]["parametrizations"]:
+        parametrize._inject_property(module, name)
+
+
+def fill_torch_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
+    """Give an optimizer its state, and note its steps for a learning rate scheduler, as that does when it is made."""
+    import functools
+
+    import torch
+
+    _check(optimizer, torch.optim.Optimizer, "an optimizer")
+    optimizer.__setstate__(state)
+    step, me = type(optimizer).step, weakref.ref(optimizer)
+
+    @functools.wraps(step)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        this = me()
+        this._opt_called = True
+        return step(this, *args, **kwargs)
+
+    noted._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    optimizer.step = noted
+
+
+def torch_stream(cls: Any, device: str, priority: int, is_default: bool) -> Any:
+    """A stream of that device and priority, or the default stream of the device."""
+    import torch
+
+    _check(cls, type, "the class of a stream")
+    if not issubclass(cls, (torch.Stream, torch.cuda.Stream)):
+        raise UnpicklingError(f"malformed pickle: {cls.__qualname__} is no kind of stream")
+    place = torch.device(device)
+    if not is_default:
+        return cls(device=place) if priority == 0 else cls(device=place, priority=priority)
+    if issubclass(cls, torch.cuda.Stream):
+        return torch.cuda.default_stream(place)
+    known = torch.Stream(device=place)  # tells the numbers of the device
+    return cls(stream_id=0, device_index=known.device_index, device_type=known.device_type)
+
+
+def torch_event(cls: Any, device: str | None) -> Any:
+    """An event of that device that has not been recorded; it can take times, as the original may have been able to."""
+    import torch
+
+    _check(cls, type, "the class of an event")
+    if not issubclass(cls, (torch.Event, torch.cuda.Event)):
+        raise UnpicklingError(f"malformed pickle: {cls.__qualname__} is no kind of event")
+    if device is None or issubclass(cls, torch.cuda.Event):
+        return cls(enable_timing=True)
+    return cls(device=torch.device(device), enable_timing=True)
+
+
+def torch_generator(device: str, state: Any) -> Any:
+    """A generator that continues from that state."""
+    import torch
+
+    _check(state, torch.Tensor, "the state of a generator")
+    generator = torch.Generator(device=device)
+    generator.set_state(state)
+    return generator
+
+
+def torch_process_group(name: str, ranks: tuple[int, ...]) -> Any:
+    """The process group of this process that has that name, or else those ranks.
+
+    Raises:
+        UnpicklingError: there is none, or more than one.
+    """
+    import torch.distributed as distributed
+
+    what = f"the process group {name!r} of ranks {list(ranks)}"
+    if not distributed.is_available() or not distributed.is_initialized():
+        raise UnpicklingError(f"{what} is not here: call torch.distributed.init_process_group before loading")
+    groups = list(distributed.distributed_c10d._world.pg_map)
+    same = [group for group in groups if tuple(distributed.get_process_group_ranks(group)) == tuple(ranks)]
+    named = [group for group in same if group.group_name == name]
+    found = named or same
+    if len(found) != 1:
+        count = "more than one group has" if found else "no group has"
+        raise UnpicklingError(f"{what} is not here: {count} these ranks; make it with torch.distributed.new_group before loading")
+    return found[0]

@@ -1,0 +1,220 @@
+"""How do the things around tensors travel and copy: optimizers, parametrized modules, generators, streams, process groups?
+
+- optimizers: everything they have, not only what ``Optimizer.__getstate__`` names
+- parametrized modules: torch refuses to pickle them, because their classes are made at run time; here the class is made again
+- data loaders without their running workers, handles of hooks whose module is gone
+- streams and events, process groups: what stands for them in the process that loads them
+- generators, ``torch.finfo``, memory formats
+- what belongs to one process and to one moment: an error that says what to do
+"""
+
+from __future__ import annotations
+
+import copyreg
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch.nn.utils import parametrize
+from torch.utils.hooks import RemovableHandle
+
+from .. import restore
+from ..errors import PicklingError
+from ..references import static_vars
+from ..registry import SHARE, Registry
+
+__all__ = ["add_rules"]
+
+ORIGIN: Final = __name__
+
+
+def add_rules(registry: Registry) -> None:
+    """Enter the rules into the registry of built-in rules."""
+    add_module_rules(registry)
+    add_training_rules(registry)
+    add_device_rules(registry)
+    add_value_rules(registry)
+    add_refusals(registry)
+
+
+# -- parametrized modules -----------------------------------------------------------------------------------------------------
+
+
+def add_module_rules(registry: Registry) -> None:
+    """Parametrized modules, handles of hooks."""
+    registry.add_made_classes(
+        torch.nn.Module, is_parametrized_class, reduce_parametrized, origin=ORIGIN,
+        summary=("whole: parametrizations and originals", "whole, with a class of its own"),
+    )  # fmt: skip
+    registry.add(RemovableHandle, reduce_handle, origin=ORIGIN,
+                 summary=("to the restored hooks if they are in the pickle, else dead", "to the copied hooks"))  # fmt: skip
+
+
+def is_parametrized_class(cls: type) -> bool:
+    """Whether ``torch.nn.utils.parametrize`` made the class, for one module."""
+    refusal = vars(cls).get("__getstate__")
+    return getattr(refusal, "__module__", None) == parametrize.__name__
+
+
+def reduce_parametrized(module: Any) -> tuple[Any, ...]:
+    """The class below the one that torch made, and the module's state."""
+    made = type(module)
+    base = made.__bases__[0]
+    getstate = getattr(base, "__getstate__", None)
+    state = dict(static_vars(module)) if getstate is None else getstate(module)
+    return restore.torch_parametrized, (base,), state, None, None, restore.fill_torch_parametrized
+
+
+def reduce_handle(handle: RemovableHandle) -> tuple[Any, ...]:
+    """A handle that can be used to remove a hook; torch's own way fails where the hooks are gone."""
+    others = [hooks for reference in handle.extra_dict_ref if (hooks := reference()) is not None]
+    hooks = handle.hooks_dict_ref()
+    # torch makes a dead handle of None; further dictionaries are of no use to it then.
+    state = (None, handle.id, ()) if hooks is None else (hooks, handle.id, tuple(others))
+    return copyreg.__newobj__, (type(handle),), state  # type: ignore[attr-defined]
+
+
+# -- training -----------------------------------------------------------------------------------------------------------------
+
+
+def add_training_rules(registry: Registry) -> None:
+    """Optimizers and data loaders."""
+    registry.add("torch.optim.optimizer:Optimizer", reduce_optimizer, subclasses=True, origin=ORIGIN,
+                 summary=("all its state; groups point to the restored parameters", "the same"))  # fmt: skip
+    registry.add("torch.utils.data.dataloader:DataLoader", reduce_loader, subclasses=True, origin=ORIGIN,
+                 summary=("whole, without running workers", "the same"))  # fmt: skip
+    for name in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"):
+        registry.add(f"torch.utils.data.dataloader:{name}", _refusal("keep the DataLoader and start a new iteration"), origin=ORIGIN,
+                     summary=("an error", "an error"))  # fmt: skip
+
+
+#: Made again by ``Optimizer.__setstate__``.
+_MADE_AGAIN: Final = frozenset({"_zero_grad_profile_name"})
+
+
+def reduce_optimizer(optimizer: Any) -> tuple[Any, ...]:
+    """All that an optimizer has: ``__getstate__`` names three things, and forgets what subclasses keep (LBFGS: its parameters)."""
+    state = {name: value for name, value in static_vars(optimizer).items() if name not in _MADE_AGAIN}
+    step = state.get("step")
+    if getattr(step, "_wrapped_by_lr_sched", False):
+        # A scheduler has put a function there that is tied to this very optimizer.
+        del state["step"]
+        return copyreg.__newobj__, (type(optimizer),), state, None, None, restore.fill_torch_optimizer  # type: ignore[attr-defined]
+    return copyreg.__newobj__, (type(optimizer),), state  # type: ignore[attr-defined]
+
+
+def reduce_loader(loader: Any) -> Any:
+    """A data loader without the iterator that it keeps for persistent workers."""
+    state = static_vars(loader)
+    if state.get("_iterator") is None:
+        return NotImplemented
+    return copyreg.__newobj__, (type(loader),), {**state, "_iterator": None}  # type: ignore[attr-defined]
+
+
+# -- devices ------------------------------------------------------------------------------------------------------------------
+
+
+def add_device_rules(registry: Registry) -> None:
+    """Streams, events and process groups."""
+    streams = ("device and priority; one object inside one pickle", "shared")
+    registry.add(torch.Stream, reduce_stream, copy=SHARE, subclasses=True, origin=ORIGIN, summary=streams)
+    registry.add("torch.cuda.streams:Stream", reduce_stream, copy=SHARE, subclasses=True, origin=ORIGIN, summary=streams)
+    registry.add("torch.cuda.streams:ExternalStream", refuse_external_stream, copy=SHARE, origin=ORIGIN,
+                 summary=("an error: it belongs to another library", "shared"))  # fmt: skip
+    fresh = ("a fresh one of that device", "the same")
+    registry.add(torch.Event, reduce_event, subclasses=True, origin=ORIGIN, summary=fresh)
+    registry.add("torch.cuda.streams:Event", reduce_event, subclasses=True, origin=ORIGIN, summary=fresh)
+    registry.add("torch.distributed.distributed_c10d:ProcessGroup", reduce_process_group, copy=SHARE, origin=ORIGIN,
+                 summary=("the group of that name and those ranks in the process that loads it", "shared"))  # fmt: skip
+
+
+def reduce_stream(stream: Any) -> tuple[Any, ...]:
+    """A stream by its device and priority; the default stream of a device as that."""
+    is_default = stream.stream_id == 0 and stream.device.type != "cpu"
+    return restore.torch_stream, (type(stream), str(stream.device), getattr(stream, "priority", 0), is_default)
+
+
+def refuse_external_stream(stream: Any) -> Any:
+    """A stream that is only borrowed from another library."""
+    raise PicklingError(
+        "cannot pickle a torch.cuda.ExternalStream: it is an address inside this process; make it again where it is needed"
+    )
+
+
+def reduce_event(event: Any) -> tuple[Any, ...]:
+    """An event that has not happened: what an event waits for is in this process."""
+    device = event.device
+    return restore.torch_event, (type(event), None if device is None else str(device))
+
+
+def reduce_process_group(group: Any) -> tuple[Any, ...]:
+    """A process group by its name and its ranks."""
+    import torch.distributed as distributed
+
+    try:
+        ranks = distributed.get_process_group_ranks(group)
+        name = group.group_name
+    except Exception as error:
+        raise PicklingError(
+            f"cannot pickle a process group that is not registered in this process ({error}): pickle what it was made of, "
+            "and make it again with torch.distributed.new_group"
+        ) from error
+    return restore.torch_process_group, (name, tuple(ranks))
+
+
+# -- values -------------------------------------------------------------------------------------------------------------------
+
+
+def add_value_rules(registry: Registry) -> None:
+    """Generators, and small descriptions that torch forgot to make picklable."""
+    registry.add(torch.Generator, reduce_generator, copy=copy_generator, origin=ORIGIN,
+                 summary=("device and state: the same next numbers", "the same"))  # fmt: skip
+    registry.add(torch.finfo, reduce_info, copy=SHARE, origin=ORIGIN, summary=("its type", "shared"))
+    registry.add(torch.iinfo, reduce_info, copy=SHARE, origin=ORIGIN, summary=("its type", "shared"))
+    registry.add(torch.memory_format, reduce_memory_format, copy=SHARE, origin=ORIGIN, summary=("by name", "shared"))
+
+
+def reduce_generator(generator: torch.Generator) -> Any:
+    """A generator with its state; as torch does it where torch does."""
+    if torch.default_generator is generator:
+        return NotImplemented
+    return restore.torch_generator, (str(generator.device), generator.get_state())
+
+
+def copy_generator(generator: torch.Generator, memo: dict[Any, Any]) -> torch.Generator:
+    """Another generator that draws the same numbers from here on."""
+    return restore.torch_generator(str(generator.device), generator.get_state())
+
+
+def reduce_info(info: Any) -> tuple[Any, ...]:
+    """``torch.finfo`` and ``torch.iinfo`` of a type."""
+    return type(info), (getattr(torch, info.dtype),)
+
+
+def reduce_memory_format(memory_format: torch.memory_format) -> str:
+    """A memory format by its name: torch's own way needs to pickle a module below protocol 4."""
+    return str(memory_format).rpartition(".")[2]
+
+
+# -- what cannot travel --------------------------------------------------------------------------------------------------------
+
+
+def _refusal(advice: str) -> Callable[[Any], Any]:
+    def refuse(obj: Any) -> Any:
+        raise PicklingError(f"cannot pickle or copy a {type(obj).__module__}.{type(obj).__qualname__}: {advice}")
+
+    return refuse
+
+
+def add_refusals(registry: Registry) -> None:
+    """Objects that belong to one process and one moment."""
+    refused = {
+        "torch.autograd.function:BackwardCFunction": "it is a node of the autograd graph of this process; keep tensors, not their grad_fn",
+        "torch.cuda.graphs:CUDAGraph": "a captured graph refers to memory of this process; capture it again from the function",
+        "torch.distributed.distributed_c10d:Work": "it is a running operation; wait() for it and keep its result",
+        "torch.distributed.distributed_c10d:Store": "it is a connection of this process; make it again from host and port",
+        "torch._C:Future": "it is the promise of a result; wait() for it and keep the result",
+    }
+    for name, advice in refused.items():
+        registry.add(name, _refusal(advice), subclasses=True, origin=ORIGIN, summary=("an error", "an error"))
