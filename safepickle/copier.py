@@ -141,7 +141,10 @@ def deepcopy(
             call.deep = True
             return _run(call)
     except Exception as error:
-        raise translate_copy_error(error, x, rules) from error
+        translated = translate_copy_error(error, x, rules)
+        if translated is error:
+            raise
+        raise translated from translated.__cause__
 
 
 def _options(rules: Registry, nonleaf: str | None) -> dict[str, Any]:
@@ -496,7 +499,10 @@ def copy(x: Any, *, registry: Registry | None = None) -> Any:
     try:
         return _shallow(x, rules)
     except Exception as error:
-        raise translate_copy_error(error, x, rules) from error
+        translated = translate_copy_error(error, x, rules, deep=False)
+        if translated is error:
+            raise
+        raise translated from translated.__cause__
 
 
 def _shallow(x: Any, registry: Registry) -> Any:

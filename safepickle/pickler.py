@@ -146,7 +146,10 @@ class Pickler(pickle.Pickler):
                 if not self._dump_deeply(obj, override):
                     raise
         except Exception as error:
-            raise translate_pickling_error(error, obj, self) from error
+            translated = translate_pickling_error(error, obj, self)
+            if translated is error:
+                raise
+            raise translated from translated.__cause__
         finally:
             del self.root
             registry._live.discard(answers)
