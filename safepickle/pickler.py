@@ -94,6 +94,7 @@ class Pickler(pickle.Pickler):
         protocol: the pickle protocol in use.
         registry: the rules in use.
         by_value: what this run remembers about functions and classes by value.
+        overridden: whether a ``reducer_override`` of somebody else is asked before the rules.
     """
 
     #: True where the output is hashed and not loaded.
@@ -102,6 +103,7 @@ class Pickler(pickle.Pickler):
     # For a subclass whose __init__ forgets ours: the C pickler then says so when it is asked to dump.
     registry: Registry = default_registry
     protocol: int = pickle.DEFAULT_PROTOCOL
+    overridden: bool = False
 
     def __init__(
         self,
@@ -184,6 +186,7 @@ class Pickler(pickle.Pickler):
             return NotImplemented if answer is None else answer(part)
 
         own = self._own_override()
+        self.overridden = own is not _UNSET
         if own is _UNSET:
             return ours
 
