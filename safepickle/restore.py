@@ -7,27 +7,35 @@ arguments never change their meaning (``tests/golden`` keeps files of every rele
 
 from __future__ import annotations
 
+import abc
 import builtins
+import collections
 import contextlib
+import enum
+import functools
 import hashlib
 import importlib
 import inspect
 import linecache
+import operator
 import os
 import sys
 import threading
 import types
+import typing
 import warnings
 import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .errors import UnpicklingError
-from .references import load, static_vars, walk
+from .references import load, names_of_parts, static_vars, walk
 
 __all__ = [
     "bind_method",
     "bound_classmethod",
     "builtin_type",
+    "class_attribute",
     "fill_cell",
     "fill_class",
     "fill_function",
@@ -40,8 +48,14 @@ __all__ = [
     "make_error",
     "make_function",
     "make_module",
+    "make_named_tuple",
     "make_namespace",
+    "make_new_type",
+    "make_type_alias",
     "make_type_variable",
+    "module_attribute",
+    "module_namespace",
+    "same_module",
     "sentinel",
     "submodule",
     "torch_parameter",
@@ -54,6 +68,7 @@ __all__ = [
     "fill_torch_tensor",
     "torch_event",
     "torch_generator",
+    "torch_mkldnn",
     "torch_parametrized",
     "torch_process_group",
     "torch_stream",
@@ -70,6 +85,27 @@ __all__ = [
     "torch_script_method",
     "torch_script_module",
     "torch_traced_function",
+    "fill_torch_exported_program",
+    "fill_torch_fx_graph",
+    "fill_torch_graph_module",
+    "torch_exported_program",
+    "torch_fake_mode",
+    "torch_fake_tensor",
+    "torch_fx_graph",
+    "torch_fx_node",
+    "torch_graph_module",
+    "tf_tensor",
+    "tf_variable",
+    "tf_default_strategy",
+    "tf_context",
+    "tf_static_table",
+    "tf_table",
+    "tf_dataset",
+    "tf_function_by_name",
+    "tf_function",
+    "fill_tf_function",
+    "tf_method",
+    "tf_concrete_function",
 ]
 
 
@@ -119,6 +155,35 @@ def function(module: str, qualname: str, path: tuple[str, ...]) -> types.Functio
     return found
 
 
+def stand_in(module: str, qualname: str, path: tuple[str, ...]) -> Any:
+    """The object that took the place of the function of that name: it holds that function, or a kernel of it."""
+    found = resolve(module, qualname, path)
+    if path or (module, qualname) not in names_of_parts(found):
+        raise UnpicklingError(
+            f"the reference {module}:{qualname} leads to a {type(found).__qualname__} that does not hold the function of that name"
+        )
+    return found
+
+
+def class_attribute(cls: type, name: str, part: str = "") -> Any:
+    """What a class has under that name in its own dictionary, or a part of it: the getter of a property, the function of a class method."""
+    _check(cls, type, "the owner of an attribute")
+    _check(name, str, "the name of an attribute")
+    _check(part, str, "the name of a part")
+    found = vars(cls).get(name)
+    if part:
+        found = getattr(found, part, None) if isinstance(found, _DESCRIPTORS) and part in _DESCRIPTOR_PARTS else None
+    if not isinstance(found, (types.FunctionType, *_DESCRIPTORS)):
+        raise UnpicklingError(
+            f"{cls.__module__}:{cls.__qualname__} has no method or property {name!r}{part and f' with a {part}'} of its own here"
+        )
+    return found
+
+
+_DESCRIPTORS = (property, staticmethod, classmethod, functools.cached_property)
+_DESCRIPTOR_PARTS = frozenset({"fget", "fset", "fdel", "__func__", "func"})
+
+
 def bound_classmethod(cls: type, name: str) -> types.MethodType:
     """The class method ``name`` bound to ``cls``."""
     _check(cls, type, "the owner of a class method")
@@ -133,6 +198,13 @@ def submodule(name: str) -> types.ModuleType:
     """A module by name, imported."""
     _check(name, str, "a module name")
     return importlib.import_module(name)
+
+
+def module_attribute(parent: str, name: str) -> types.ModuleType:
+    """A module that another one holds under a name, and that is not imported by its own: a lazy stand-in."""
+    found = resolve(parent, name)
+    _check(found, types.ModuleType, f"{parent}.{name}")
+    return found  # type: ignore[no-any-return]
 
 
 def sentinel(module: str, qualname: str) -> Any:
@@ -155,10 +227,14 @@ _SENTINELS = {
 # -- source text of functions that travel by value ------------------------------------------------------------------------------
 
 
+#: File name -> text and first line of what came in pickles, so that it can go on from here with its text.
+texts: dict[str, tuple[str, int]] = {}
+
+
 def source_file(function: types.FunctionType, text: str, first_line: int) -> str:
     """The name of the file that a function by value comes from: made from its text, so that equal texts are one file."""
     digest = hashlib.sha256(f"{first_line}\n{text}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
-    return f"<safepickle {function.__qualname__.rpartition('.')[2].strip('<>')} {digest}>"
+    return f"<safepickle {function.__code__.co_name.strip('<>')} {digest}>"
 
 
 def renamed(code: types.CodeType, filename: str) -> types.CodeType:
@@ -167,13 +243,40 @@ def renamed(code: types.CodeType, filename: str) -> types.CodeType:
     return code.replace(co_filename=filename, co_consts=constants)
 
 
+class Lines(list[str]):
+    """The lines of a function under their original numbers: blank ones in front, which take no memory."""
+
+    def __init__(self, text: str, first_line: int) -> None:
+        super().__init__(text.splitlines(keepends=True))
+        self._blank = max(first_line - 1, 0)
+
+    def __len__(self) -> int:
+        return self._blank + super().__len__()
+
+    def __iter__(self) -> Iterator[str]:
+        yield from ("\n" for _ in range(self._blank))
+        yield from super().__iter__()
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = operator.index(index)
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
+            raise IndexError("list index out of range")
+        return "\n" if position < self._blank else super().__getitem__(position - self._blank)
+
+
 def register_source(filename: str, text: str, first_line: int) -> None:
     """Make the text known to ``linecache``, so that ``inspect.getsource``, tracebacks and ``@triton.jit`` find it."""
-    if filename in linecache.cache:
-        return
-    # Blank lines in front keep the original line numbers; a modification time of None survives linecache.checkcache.
-    lines = ["\n"] * (first_line - 1) + text.splitlines(keepends=True)
-    linecache.cache[filename] = (sum(map(len, lines)), None, lines, filename)
+    for value, kind in ((filename, str), (text, str), (first_line, int)):
+        _check(value, kind, "a part of a source text")
+    if not filename.startswith("<safepickle "):
+        raise UnpicklingError(f"malformed pickle: {filename!r} is not the name of a text that came in a pickle")
+    texts.setdefault(filename, (text, first_line))
+    if filename not in linecache.cache:
+        # A modification time of None survives linecache.checkcache.
+        linecache.cache[filename] = (len(text), None, Lines(text, first_line), filename)
 
 
 # -- functions and code by value --------------------------------------------------------------------------------------------------
@@ -199,6 +302,12 @@ def _readable(tag: str) -> str:
 def make_namespace(name: str | None, package: str | None) -> dict[str, Any]:
     """The globals of functions that came from one module, to be filled with those that they use."""
     return {"__name__": name, "__package__": package, "__builtins__": builtins}
+
+
+def module_namespace(module: types.ModuleType) -> dict[str, Any]:
+    """The dictionary of a module that was made on the fly: the globals of its functions."""
+    _check(module, types.ModuleType, "a module")
+    return module.__dict__
 
 
 def make_cell() -> types.CellType:
@@ -313,39 +422,139 @@ def mark_complete(cls: type) -> None:
     _filled.add(cls)
 
 
+def _living(identity: str, kind: type | tuple[type, ...]) -> Any:
+    """The object of that identity that this process has: it came or went in a pickle, or the program here defines the very same."""
+    _check(identity, str, "an identity")
+    known = identities.object_of(identity)
+    if known is None:
+        known = _defined_here(identity, kind)
+    return known if isinstance(known, kind) else None
+
+
+def _defined_here(identity: str, kind: type | tuple[type, ...]) -> Any:
+    """What a module that is imported here (``__main__``, mostly) has under the same name with the same content."""
+    module, _, rest = identity.partition(":")
+    found: Any = sys.modules.get(module)
+    for part in rest.partition(":")[0].split("."):
+        if not isinstance(found, (types.ModuleType, type)):
+            return None
+        found = vars(found).get(part)
+    if not isinstance(found, kind) or identities.identity_of(found) not in (None, identity):
+        return None
+    from .classes import identity_of
+
+    try:
+        return found if identity_of(found) == identity else None
+    except Exception:  # it holds something that cannot be pickled, so it is not the one that was
+        return None
+
+
 def make_class(
     identity: str, metaclass: type, name: str, bases: tuple[type, ...], namespace: dict[str, Any]
 ) -> type:
-    """The class of that identity if this process knows it, else a new one without its attributes."""
-    _check(identity, str, "the identity of a class")
+    """The class of that identity if this process knows it, else a new one without its attributes.
+
+    A class travels with what making it has done to it, as an object does: neither the metaclass's own methods nor
+    ``__init_subclass__`` are called again, which would ask for the arguments of the class statement and find a class without attributes.
+    """
     _check(metaclass, type, "a metaclass")
     with identities.lock:
-        known = identities.object_of(identity)
-        if isinstance(known, type):
-            return known
-        made: type = types.new_class(name, bases, {"metaclass": metaclass}, lambda body: body.update(namespace))
+        known = _living(identity, type)
+        if known is not None:
+            return known  # type: ignore[no-any-return]
+        new = _native(metaclass, "__new__")
+        made: type = _without_hooks(bases, lambda bases: new(metaclass, name, bases, dict(namespace)))
+        _native(metaclass, "__init__")(made, name, bases, dict(namespace))
+        if issubclass(metaclass, abc.ABCMeta):
+            abc._abc_init(made)  # type: ignore[attr-defined]
         identities.remember(made, identity)
         return made
 
 
-def make_enum(
-    identity: str, metaclass: type, name: str, bases: tuple[type, ...], namespace: dict[str, Any],
-    members: list[tuple[str, Any]], options: dict[str, Any],
-) -> type:  # fmt: skip
-    """The enumeration of that identity, with its members."""
-    import enum
+def _native(cls: type, name: str) -> Any:
+    """The method that a class has from the most derived of its bases that is made in C."""
+    for base in cls.__mro__:
+        found = vars(base).get(name)
+        if found is not None and not isinstance(found, (types.FunctionType, staticmethod, classmethod)):
+            return found
+    raise AttributeError(name)
 
-    _check(identity, str, "the identity of a class")
+
+def _without_hooks(bases: tuple[type, ...], make: Callable[[tuple[type, ...]], Any]) -> Any:
+    """The class that ``make`` makes on these bases without a call of their ``__init_subclass__``."""
+    if not any("__init_subclass__" in vars(c) for base in bases for c in base.__mro__ if c is not object):
+        return make(bases)
+    # A base in front, of the same layout as the first one, that answers instead; it is taken away again.
+    made = make((_silent_base(bool(bases[0].__dictoffset__), bool(bases[0].__weakrefoffset__)), *bases))
+    type.__dict__["__bases__"].__set__(made, bases)
+    return made
+
+
+@functools.cache
+def _silent_base(has_dict: bool, has_weakref: bool) -> type:
+    slots = ("__dict__",) * has_dict + ("__weakref__",) * has_weakref
+    return type("Silent", (), {"__slots__": slots, "__init_subclass__": classmethod(lambda cls, **options: None)})
+
+
+class _Member:
+    """What an enumeration's metaclass gets for the value of a member: how to make it, without the user's methods."""
+
+    def __init__(self, value: Any, arguments: tuple[Any, ...]) -> None:
+        self.value = value
+        self.arguments = arguments
+
+
+def _new_member(cls: Any, member: Any) -> Any:
+    if type(member) is tuple:  # where the members are tuples
+        member = member[0]
+    made = _native(cls, "__new__")(cls, *member.arguments)
+    made._value_ = member.value
+    return made
+
+
+def _init_member(self: Any, member: Any) -> None:
+    """In place of a user's ``__init__``: what that did to the member is restored with its attributes."""
+
+
+def make_enum(
+    identity: str, metaclass: Any, name: str, bases: tuple[type, ...], namespace: dict[str, Any],
+    members: list[tuple[str, Any, tuple[Any, ...]]], options: dict[str, Any],
+) -> type:  # fmt: skip
+    """The enumeration of that identity, with its members: name, value and the arguments of its data type."""
     if not (isinstance(metaclass, type) and issubclass(metaclass, enum.EnumMeta)):
         raise UnpicklingError(f"malformed pickle: {metaclass!r} is not the type of an enumeration")
     with identities.lock:
-        known = identities.object_of(identity)
-        if isinstance(known, type):
-            return known
-        body: Any = metaclass.__prepare__(name, bases, **options)
-        for key, value in [*namespace.items(), *members]:
+        known = _living(identity, enum.EnumMeta)
+        if known is not None:
+            return known  # type: ignore[no-any-return]
+        prepare: Any = vars(enum.EnumMeta)["__prepare__"].__func__
+        body = prepare(metaclass, name, bases, **options)
+        for key, value in namespace.items():
             body[key] = value
-        made: type = metaclass.__new__(metaclass, name, bases, body, **options)
+        body["__new__"], body["__init__"] = _new_member, _init_member
+        for key, value, arguments in members:
+            body[key] = _Member(value, arguments)
+        made: Any = _without_hooks(bases, lambda bases: enum.EnumMeta.__new__(metaclass, name, bases, body, **options))
+        type.__delattr__(made, "__init__")
+        if "__new_member__" in vars(made):
+            type.__delattr__(made, "__new_member__")
+        if "_new_member_" in vars(made):  # since 3.11: what flags make their combinations with
+            own, _, use_arguments = metaclass._find_new_({}, *metaclass._get_mixins_(name, bases))
+            type.__setattr__(made, "_new_member_", own)
+            type.__setattr__(made, "_use_args_", use_arguments)
+        identities.remember(made, identity)
+        return made  # type: ignore[no-any-return]
+
+
+def make_named_tuple(identity: str, name: str, fields: tuple[str, ...], defaults: tuple[Any, ...]) -> type:
+    """The named tuple of that identity if this process knows it, else a new one."""
+    _check(fields, tuple, "the fields of a named tuple")
+    with identities.lock:
+        known = _living(identity, type)
+        if known is not None:
+            return known  # type: ignore[no-any-return]
+        renamed = any(field.startswith("_") for field in fields)  # as `rename=True` has done before
+        made: type = collections.namedtuple(name, fields, rename=renamed, defaults=defaults or None)  # type: ignore[misc]  # noqa: PYI024
         identities.remember(made, identity)
         return made
 
@@ -356,45 +565,127 @@ def fill_class(cls: type, state: dict[str, Any]) -> None:
     with identities.lock:
         if cls in _filled:
             return
+        assign = _native(type(cls), "__setattr__")
+        for name, value in state["attributes"].items():
+            assign(cls, name, value)
+        for key, fill in _CLASS_STATE.items():
+            if key in state:
+                fill(cls, state[key])
         _filled.add(cls)
-    for name, value in state["attributes"].items():
-        type.__setattr__(cls, name, value)
-    for name, attributes in state.get("members", {}).items():
-        cls.__members__[name].__dict__.update(attributes)  # type: ignore[attr-defined]
-    for subclass in state.get("registered", ()):
-        cls.register(subclass)  # type: ignore[attr-defined]
-    abstract = state.get("abstract")
-    if abstract is not None:
-        cls.__abstractmethods__ = frozenset(abstract)  # type: ignore[attr-defined]
+
+
+def _fill_members(cls: Any, members: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
+    for name, (attributes, slots) in members.items():
+        member = cls._member_map_[name]
+        member.__dict__.update(attributes)
+        for slot, value in slots.items():
+            object.__setattr__(member, slot, value)
+
+
+def _fill_values(cls: Any, values: list[tuple[Any, str]]) -> None:
+    for value, name in values:
+        cls._value2member_map_[value] = cls._member_map_[name]
+
+
+def _fill_new_member(cls: Any, new: Any) -> None:
+    cls.__new_member__ = new
+    if "_new_member_" in vars(cls):
+        type.__setattr__(cls, "_new_member_", new)
+        type.__setattr__(cls, "_use_args_", True)
+
+
+def _fill_registered(cls: Any, registered: list[type]) -> None:
+    for subclass in registered:
+        abc.ABCMeta.register(cls, subclass)
+
+
+def _fill_abstract(cls: Any, names: list[str]) -> None:
+    type.__setattr__(cls, "__abstractmethods__", frozenset(names))
+
+
+def _fill_field_types(cls: Any, annotations: dict[str, Any]) -> None:
+    cls.__new__.__annotations__ = annotations
+
+
+#: Parts of a class's state, in the order in which they are restored.
+_CLASS_STATE: dict[str, Callable[[Any, Any], None]] = {
+    "members": _fill_members,
+    "values": _fill_values,
+    "new_member": _fill_new_member,
+    "registered": _fill_registered,
+    "abstract": _fill_abstract,
+    "field_types": _fill_field_types,
+}
+
+
+# -- modules that were made on the fly -------------------------------------------------------------------------------------------------
 
 
 def make_module(name: str, doc: str | None) -> types.ModuleType:
-    """A module that was made on the fly, empty; its state follows."""
+    """A module that was made on the fly, empty."""
     _check(name, str, "a module name")
     module = types.ModuleType(name, doc)
     module.__dict__["__builtins__"] = builtins
     return module
 
 
-def fill_module(module: types.ModuleType, state: dict[str, Any]) -> None:
-    """Give a module its contents."""
+def same_module(module: types.ModuleType) -> types.ModuleType:
+    """The module that some of its functions have been given their globals from; its state follows."""
     _check(module, types.ModuleType, "a module")
-    module.__dict__.update(state)
+    return module
+
+
+def fill_module(module: types.ModuleType, state: tuple[type | None, dict[str, Any]]) -> None:
+    """Give a module its contents, and its class if it has one of its own."""
+    _check(module, types.ModuleType, "a module")
+    cls, contents = state
+    module.__dict__.update(contents)
+    if cls is not None:
+        module.__class__ = cls
+
+
+# -- what annotations are made of ------------------------------------------------------------------------------------------------------
 
 
 def make_type_variable(identity: str, kind: str, name: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
     """A type variable; the one of that identity if this process knows it."""
-    import typing
-
     if kind not in ("TypeVar", "ParamSpec", "TypeVarTuple"):
         raise UnpicklingError(f"malformed pickle: {kind!r} is not a kind of type variable")
+    cls: Any = getattr(typing, kind, None)
+    if cls is None:
+        raise UnpicklingError(f"this pickle holds a {kind}, which this version of Python does not have")
     with identities.lock:
-        known = identities.object_of(identity)
+        known = _living(identity, cls)
         if known is None:
-            known = getattr(typing, kind)(name, *arguments, **options)
+            known = cls(name, *arguments, **options)
             known.__module__ = identity.partition(":")[0]
             identities.remember(known, identity)
         return known
+
+
+def make_new_type(identity: str, name: str, supertype: Any) -> Any:
+    """A ``typing.NewType``; the one of that identity if this process knows it."""
+    with identities.lock:
+        known = _living(identity, typing.NewType)
+        if known is None:
+            known = typing.NewType(name, supertype)
+            known.__module__ = identity.partition(":")[0]
+            identities.remember(known, identity)
+        return known
+
+
+def make_type_alias(module: str, name: str, value: Any, type_params: tuple[Any, ...]) -> Any:
+    """What a ``type`` statement makes."""
+    cls = getattr(typing, "TypeAliasType", None)
+    if cls is None:
+        raise UnpicklingError(f"this pickle holds the type alias {name}, which needs Python 3.12")
+    # The constructor takes the module from its caller.
+    call = types.FunctionType(_call.__code__, {"__name__": module, "__builtins__": builtins})
+    return call(cls, name, value, type_params=type_params)
+
+
+def _call(function: Any, *arguments: Any, **options: Any) -> Any:
+    return function(*arguments, **options)
 
 
 # -- types and methods without a name of their own ------------------------------------------------------------------------------------
@@ -461,6 +752,14 @@ def torch_parameter(cls: Any, data: Any, requires_grad: bool) -> Any:
     _check_torch_class(cls, torch.Tensor)
     _check(data, torch.Tensor, "the data of a parameter")
     return torch.Tensor._make_subclass(cls, data, requires_grad)
+
+
+def torch_mkldnn(dense: Any) -> Any:
+    """A tensor in the layout that the CPU's library of kernels likes."""
+    import torch
+
+    _check(dense, torch.Tensor, "a tensor")
+    return dense.to_mkldnn()
 
 
 def torch_uninitialized(cls: Any, requires_grad: bool, device: str, dtype: Any) -> Any:
@@ -1100,3 +1399,382 @@ def torch_process_group(name: str, ranks: tuple[int, ...]) -> Any:
         count = "more than one group has" if found else "no group has"
         raise UnpicklingError(f"{what} is not here: {count} these ranks; make it with torch.distributed.new_group before loading")
     return found[0]
+
+
+# -- TensorFlow --------------------------------------------------------------------------------------------------------------------
+
+
+def tf_tensor(value: Any, dtype: str) -> Any:
+    """A tensor of a quantized type from the tensor of plain integers that it is made of."""
+    import tensorflow as tf
+
+    _check(value, tf.Tensor, "a tensor")
+    kind = tf.as_dtype(dtype)
+    if not kind.is_quantized:
+        raise UnpicklingError(f"malformed pickle: {dtype!r} is not a quantized type")
+    with tf.init_scope():
+        return tf.bitcast(value, kind)
+
+
+def tf_variable(value: Any, options: dict[str, Any]) -> Any:
+    """A variable with that value; outside of any graph or strategy, whoever loads it."""
+    import tensorflow as tf
+    from tensorflow.python.ops.resource_variable_ops import ResourceVariable
+
+    _check(value, tf.Tensor, "the value of a variable")
+    _check(options, dict, "the options of a variable")
+    options = dict(options)
+    device = options.pop("device", None)
+    with tf.init_scope(), _on_device(device):
+        return ResourceVariable(initial_value=value, **options)
+
+
+def _on_device(name: str | None) -> Any:
+    """Where a variable was, if there is such a device here."""
+    import tensorflow as tf
+
+    if name is None or not any(device.name == name for device in tf.config.list_logical_devices()):
+        return contextlib.nullcontext()
+    return tf.device(name)
+
+
+def tf_default_strategy() -> Any:
+    """The default distribution strategy of this process."""
+    import tensorflow  # noqa: F401
+    from tensorflow.python.distribute import distribute_lib
+
+    # Not tf.distribute.get_strategy: within the scope of another strategy that is the other one.
+    return distribute_lib._get_default_strategy()
+
+
+def tf_context() -> Any:
+    """The runtime of this process, of which there is one."""
+    import tensorflow  # noqa: F401
+    from tensorflow.python.eager import context
+
+    return context.context()
+
+
+def tf_static_table(cls: type, initializer: Any, default: Any, name: str, anonymous: bool) -> Any:
+    """A lookup table that does not change, with its contents."""
+    import tensorflow as tf
+    from tensorflow.python.ops.lookup_ops import StaticHashTable, TableInitializerBase
+
+    _check_subclass(cls, StaticHashTable, "a lookup table")
+    _check(initializer, TableInitializerBase, "the initializer of a lookup table")
+    with tf.init_scope():
+        return cls(initializer, default, name=name, experimental_is_anonymous=anonymous)
+
+
+def tf_table(cls: type, options: dict[str, Any], contents: tuple[Any, Any]) -> Any:
+    """A lookup table that can be changed, with its contents."""
+    import tensorflow as tf
+    from tensorflow.python.ops.lookup_ops import DenseHashTable, MutableHashTable
+
+    _check_subclass(cls, (MutableHashTable, DenseHashTable), "a lookup table")
+    with tf.init_scope():
+        table = cls(**options)
+        table.insert(*contents)  # type: ignore[attr-defined]
+    return table
+
+
+def tf_dataset(graph: bytes, element_spec: Any) -> Any:
+    """A dataset from the graph of its pipeline."""
+    import tensorflow as tf
+    from tensorflow.python.data.ops.dataset_ops import _VariantDataset
+
+    _check(graph, bytes, "the graph of a dataset")
+    with tf.init_scope():
+        return _VariantDataset(tf.raw_ops.DatasetFromGraph(graph_def=graph), element_spec)
+
+
+def _check_subclass(cls: Any, kinds: type | tuple[type, ...], what: str) -> None:
+    if not (isinstance(cls, type) and issubclass(cls, kinds)):
+        raise UnpicklingError(f"malformed pickle: {cls!r} is not the type of {what}")
+
+
+# -- tf.function -------------------------------------------------------------------------------------------------------------------
+
+
+def _tf_function_type() -> type:
+    import tensorflow  # noqa: F401  (the whole of it: a part of it cannot be imported first)
+    from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
+
+    return Function  # type: ignore[no-any-return]
+
+
+def tf_function_by_name(module: str, qualname: str, path: tuple[str, ...]) -> Any:
+    """The ``tf.function`` of that name."""
+    found = resolve(module, qualname, path)
+    if not isinstance(found, _tf_function_type()):
+        raise UnpicklingError(
+            f"the reference {module}:{qualname} leads to a {type(found).__qualname__} here, not to a tf.function: is it decorated there?"
+        )
+    return found
+
+
+def tf_function(identity: str | None, stateless: bool) -> Any:
+    """The ``tf.function`` of that identity if this process knows it, else a new one for :func:`fill_tf_function`.
+
+    Only one that holds no state is remembered for the next pickle: a second payload of another brings its own state.
+    """
+    kind = _tf_function_type()
+    if identity is None:
+        return kind.__new__(kind)
+    _check(identity, str, "the identity of a tf.function")
+    with identities.lock:
+        known = identities.object_of(identity)
+        if isinstance(known, kind):
+            return known
+        made = kind.__new__(kind)
+        if stateless:
+            identities.remember(made, identity)
+        return made
+
+
+def fill_tf_function(function: Any, state: dict[str, Any]) -> None:
+    """Give a ``tf.function`` its Python function and options, unless it has them. It is not traced."""
+    kind = _tf_function_type()
+    _check(function, kind, "a tf.function")
+    if "_python_function" in static_vars(function):
+        return
+    inner, options, attributes = state["function"], state["options"], state["attributes"]
+    if not callable(inner):
+        raise UnpicklingError(f"malformed pickle: a tf.function needs a callable, not {type(inner).__qualname__}")
+    defaults = state.get("defaults")
+    if defaults is not None and type(inner) is types.FunctionType and not (inner.__defaults__ or inner.__kwdefaults__):
+        # It refers to this tf.function, and is itself still waiting for its defaults, which are part of the signature.
+        inner.__defaults__, inner.__kwdefaults__ = defaults
+    kind.__init__(function, inner, state["name"], **options)  # type: ignore[misc]
+    _mark_as_decorator(inner, function)
+    function.__dict__.update(attributes)
+
+
+def _mark_as_decorator(inner: Any, function: Any) -> None:
+    """What the decorator ``tf.function`` does besides making the object."""
+    from tensorflow.python.util import tf_decorator
+
+    try:
+        tf_decorator.make_decorator(inner, function, decorator_name="tf.function")
+    except Exception:
+        # It asks the owner of a method whether it is true, which an object that is still being loaded cannot say.
+        function._tf_decorator = tf_decorator.TFDecorator("tf.function", inner, "", None)
+        for name in ("__name__", "__qualname__", "__module__", "__doc__"):
+            setattr(function, name, getattr(inner, name, None))
+        function.__wrapped__ = function.__original_wrapped__ = inner
+        function.__signature__ = inspect.signature(inner)
+
+
+def tf_method(instance: Any, owner: type | None, name: str) -> Any:
+    """The ``tf.function`` of a decorated method as the instance has it.
+
+    Args:
+        instance: the object, or the class for a class method.
+        owner: the class whose attribute it is, where that is not what the class of the instance shows.
+        name: the attribute.
+    """
+    _check(name, str, "the name of a method")
+    cls = instance if isinstance(instance, type) else type(instance)
+    found = inspect.getattr_static(cls, name, None) if owner is None else vars(owner).get(name)
+    if isinstance(found, classmethod):
+        found = found.__func__
+    if not isinstance(found, _tf_function_type()):
+        raise UnpicklingError(f"{(owner or cls).__qualname__}.{name} is not decorated with tf.function here")
+    bound = found.__get__(instance, cls)
+    if not isinstance(instance, type):
+        _keep_instance(found, instance, bound)
+    return bound
+
+
+class InstanceFunctions(weakref.WeakKeyDictionary[Any, Any]):
+    """TensorFlow's table of the functions of a decorated method, by instance.
+
+    TensorFlow's functions hold their instance weakly. One that was loaded from a pickle may be all that there is of its instance, so it holds it
+    strongly, and the table holds the function weakly: else the class would keep both for ever.
+    """
+
+    def __getitem__(self, instance: Any) -> Any:
+        function = super().__getitem__(instance)
+        if type(function) is weakref.ref:
+            function = function()
+            if function is None:
+                raise KeyError(instance)
+        return function
+
+    def __contains__(self, instance: object) -> bool:
+        return self.get(instance) is not None
+
+    def get(self, instance: Any, default: Any = None) -> Any:
+        try:
+            return self[instance]
+        except (KeyError, TypeError):
+            return default
+
+
+def _keep_instance(method: Any, instance: Any, bound: Any) -> None:
+    if "_safepickle_instance" in bound.__dict__:
+        return
+    table = method._descriptor_cache
+    if type(table) is not InstanceFunctions:
+        table = method._descriptor_cache = InstanceFunctions(table)
+    bound.__dict__["_safepickle_instance"] = instance
+    table[instance] = weakref.ref(bound)
+
+
+def tf_concrete_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The concrete function of a signature: the one that is traced already, else one that is traced when it is first used.
+
+    While a pickle is loaded the objects that the function reads may be incomplete.
+    """
+    _check(function, _tf_function_type(), "a tf.function")
+    for traced in function._function_cache.values() if "_function_cache" in function.__dict__ else ():
+        if _same_signature(traced.structured_input_signature, (args, kwargs)):
+            return traced
+    kind = _untraced_type()
+    made = kind.__new__(kind)
+    made.__dict__["_safepickle_recipe"] = (function, args, kwargs)
+    return made
+
+
+def _same_signature(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # arguments that compare to arrays
+        return False
+
+
+_untraced: list[type] = []
+
+
+def _untraced_type() -> type:
+    """A concrete function that is traced when something is asked of it."""
+    if not _untraced:
+        from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
+
+        def trace(self: Any, name: str) -> Any:
+            recipe = self.__dict__.get("_safepickle_recipe")
+            if recipe is None or name.startswith("__"):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            function, args, kwargs = recipe
+            traced = function.get_concrete_function(*args, **kwargs)
+            self.__dict__.update(traced.__dict__)
+            self.__class__ = ConcreteFunction
+            self.__dict__.pop("_safepickle_recipe", None)
+            return getattr(self, name)
+
+        _untraced.append(type("UntracedConcreteFunction", (ConcreteFunction,), {"__module__": __name__, "__getattr__": trace}))
+    return _untraced[0]
+
+
+# Graphs. All nodes of a graph are made first, so that each can be an argument of any other.
+
+#: Where a graph that is being loaded keeps its nodes.
+TORCH_FX_NODES = "_safepickle_nodes"
+
+
+def torch_fx_graph(cls: Any, nodes: tuple[tuple[str, str], ...]) -> Any:
+    """A graph with nodes of these kinds and names that do nothing yet."""
+    import torch.fx
+
+    _check_torch_class(cls, torch.fx.Graph)
+    graph = cls()
+    made = []
+    for op, name in nodes:
+        node = graph.create_node(op, callable if op == "call_function" else name, name=name)
+        if node.name != name:
+            node.name = name
+        made.append(node)
+    graph.__dict__[TORCH_FX_NODES] = made
+    return graph
+
+
+def fill_torch_fx_graph(graph: Any, state: dict[str, Any]) -> None:
+    """Say what the nodes of a graph do, and with which others."""
+    import torch.fx
+
+    _check(graph, torch.fx.Graph, "a graph")
+    _check(state, dict, "the state of a graph")
+    for name, value in state["attributes"].items():
+        graph.__dict__[name] = value
+    nodes = graph.__dict__.pop(TORCH_FX_NODES)
+    for node, (target, args, kwargs, kind, meta, attributes) in zip(nodes, state["nodes"]):
+        node.target = target
+        node.args = tuple(args)
+        node.kwargs = kwargs
+        node.type = kind
+        node.meta = meta
+        for name, value in attributes.items():
+            setattr(node, name, value)
+
+
+def torch_fx_node(graph: Any, place: int) -> Any:
+    """The node at that place in a graph."""
+    import torch.fx
+
+    _check(graph, torch.fx.Graph, "a graph")
+    _check(place, int, "the place of a node")
+    nodes = graph.__dict__.get(TORCH_FX_NODES)
+    return (list(graph.nodes) if nodes is None else nodes)[place]
+
+
+def torch_graph_module(cls: Any, name: str) -> Any:
+    """A graph module without its attributes; as torch does, each gets a class of its own."""
+    import torch.fx
+
+    _check_torch_class(cls, torch.fx.GraphModule)
+    _check(name, str, "the name of a class")
+    module = cls.__new__(cls)
+    type(module).__name__ = name
+    return module
+
+
+def fill_torch_graph_module(module: Any, state: dict[str, Any]) -> None:
+    """Give a graph module its attributes and its graph, and generate its code."""
+    import torch.fx
+
+    _check(module, torch.fx.GraphModule, "a graph module")
+    _check(state, dict, "the state of a graph module")
+    module.__dict__.update(state["attributes"])
+    module.graph = state["graph"]
+    _skip_torch_hook_ids(state["attributes"])
+
+
+def torch_fake_mode(fallback: bool, non_fake_inputs: bool) -> Any:
+    """The mode that fake tensors belong to."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    return FakeTensorMode(allow_fallback_kernels=bool(fallback), allow_non_fake_inputs=bool(non_fake_inputs))
+
+
+def torch_fake_tensor(
+    mode: Any, size: tuple[int, ...], stride: tuple[int, ...], dtype: Any, device: Any, requires_grad: bool, parameter: bool
+) -> Any:
+    """A tensor without memory, of a mode."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    _check(mode, FakeTensorMode, "the mode of a fake tensor")
+    with mode:
+        tensor = torch.empty_strided(size, stride, dtype=dtype, device=device)
+        return torch.nn.Parameter(tensor, requires_grad) if parameter else tensor.requires_grad_(requires_grad)
+
+
+def torch_exported_program(archive: bytes) -> Any:
+    """An exported program from the archive that ``torch.export.save`` writes; its tensors follow."""
+    import io
+
+    import torch.export
+
+    _check(archive, bytes, "the archive of an exported program")
+    return torch.export.load(io.BytesIO(archive))
+
+
+def fill_torch_exported_program(program: Any, state: dict[str, Any]) -> None:
+    """Give an exported program its tensors."""
+    import torch.export
+
+    _check(program, torch.export.ExportedProgram, "an exported program")
+    _check(state, dict, "the tensors of a program")
+    program._state_dict = dict(state["state_dict"])
+    program._constants = {**program._constants, **state["constants"]}
+    program._example_inputs = state["example_inputs"]

@@ -2,12 +2,13 @@
 
 - :mod:`.torch_compile`: ``torch.compile`` and its siblings, and modules whose calls are compiled or hooked
 - :mod:`.torch_jit`: scripted and traced functions and modules
+- :mod:`.torch_fx`: graphs, graph modules and exported programs
 """
 
 from __future__ import annotations
 
 from ..registry import Registry
-from . import torch_compile, torch_jit
+from . import torch_compile, torch_fx, torch_jit
 
 __all__ = ["add_rules"]
 
@@ -16,3 +17,4 @@ def add_rules(registry: Registry) -> None:
     """Enter the rules into the registry of built-in rules."""
     torch_compile.add_rules(registry)
     torch_jit.add_rules(registry)
+    torch_fx.add_rules(registry)
