@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from .errors import CopyError, check_reduced, translate_copy_error
 from .reachability import reachable_ids
-from .registry import SHARE, Registry, Rule, Share, default_registry
+from .registry import Registry, Rule, Share, default_registry
 
 __all__ = ["copy", "deepcopy", "replace"] if hasattr(_stdlib, "replace") else ["copy", "deepcopy"]
 
@@ -68,7 +68,8 @@ class _Call:
 
     def is_shared_type(self, cls: type) -> bool:
         """Whether objects of a type are their own copies."""
-        return self.handlers[cls] is _atomic
+        handler = self.handlers[cls]
+        return handler is _atomic or any(isinstance(rule.copy, Share) for rule in getattr(handler, "rules", ())[:1])
 
 
 class _Handlers(dict[type, Callable[[Any, Memo, Any], Any]]):
@@ -326,7 +327,7 @@ def _handler_for(cls: type, registry: Registry) -> Callable[[Any, Memo, Any], An
     rules = registry.rules_for(cls, "copy")
     if not rules:
         return _BUILTIN.get(cls, _by_protocol)
-    if isinstance(rules[0].copy, Share):
+    if isinstance(rules[0].copy, Share) and rules[0].copy.unless is None:
         return _atomic
 
     def by_rules(x: Any, memo: Memo, handlers: _Handlers) -> Any:
@@ -342,8 +343,8 @@ def _handler_for(cls: type, registry: Registry) -> Callable[[Any, Memo, Any], An
 
 def _apply(rule: Rule, x: Any, memo: Memo, handlers: _Handlers) -> Any:
     """The copy that a rule makes; ``NotImplemented`` if it declines."""
-    if rule.copy is SHARE:
-        return x
+    if isinstance(rule.copy, Share):
+        return rule.copy(x)
     if callable(rule.copy):
         made = rule.copy(x, memo)
         return _drive(made, memo, handlers) if rule.in_steps else made
@@ -461,8 +462,8 @@ def _reconstruct_steps(x: Any, memo: Memo, reduced: tuple[Any, ...]) -> Generato
 
 
 def _steps_by_rule(rule: Rule, x: Any, memo: Memo) -> Generator[Any, Any, Any]:
-    if rule.copy is SHARE:
-        return x
+    if isinstance(rule.copy, Share):
+        return rule.copy(x)
     if callable(rule.copy):
         made = rule.copy(x, memo)
         return (yield from made) if rule.in_steps else made
@@ -547,12 +548,10 @@ def _rebuild_once(x: Any, reduced: Any) -> Any:
 
 
 def _apply_shallow(rule: Rule, x: Any) -> Any:
-    if rule.shallow is SHARE:
-        return x
-    if callable(rule.shallow):
+    if callable(rule.shallow):  # SHARE is a function of the object, too
         return rule.shallow(x)
-    if rule.copy is SHARE:
-        return x
+    if isinstance(rule.copy, Share):
+        return rule.copy(x)
     if rule.reduce is None:
         return NotImplemented
     reduced = rule.reduce(x, None) if rule.with_pickler else rule.reduce(x)

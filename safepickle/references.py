@@ -18,7 +18,7 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Reference", "find", "find_stand_in", "importable", "inner_function", "leads_to", "load", "pickled_by_value", "static_vars", "walk"]
+__all__ = ["Reference", "find", "find_stand_in", "importable", "inner_function", "leads_to", "load", "names_of_parts", "pickled_by_value", "static_vars", "walk"]
 
 #: How far the search below a named object goes: objects looked at.
 SEARCH_LIMIT: Final = 400
@@ -202,14 +202,19 @@ def find(obj: Any, *, everywhere: bool = True) -> Reference | None:
 
 def find_stand_in(obj: Any) -> Reference | None:
     """The name of the function whose place an object took: it holds the function, or a kernel of it, and the function's name leads to it."""
-    for value in list(static_vars(obj).values()):
-        function = inner_function(value)
-        if function is None or not isinstance(function.__module__, str):
-            continue
-        reference = Reference(function.__module__, function.__qualname__)
-        if _usable(reference.module) and leads_to(reference, obj):
+    for module, qualname in names_of_parts(obj):
+        reference = Reference(module, qualname)
+        if _usable(module) and leads_to(reference, obj):
             return reference
     return None
+
+
+def names_of_parts(obj: Any) -> Iterator[tuple[str, str]]:
+    """(module, qualified name) of the functions, wrapped or not, that an object holds as attributes."""
+    for value in list(static_vars(obj).values()):
+        function = inner_function(value)
+        if function is not None and isinstance(function.__module__, str):
+            yield function.__module__, function.__qualname__
 
 
 def _forget(key: int, ref: weakref.ref[Any]) -> None:

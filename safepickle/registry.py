@@ -46,9 +46,20 @@ COPY_PROTOCOL: Final = PICKLE_PROTOCOL | {"__copy__", "__deepcopy__"}
 
 
 class Share:
-    """The type of :data:`SHARE`: the copy of the object is the object itself."""
+    """The type of :data:`SHARE`: the copy of the object is the object itself.
 
-    __slots__ = ()
+    Args:
+        unless: says of an object that it is copied after all, by the next rule or the standard library's way.
+    """
+
+    __slots__ = ("unless",)
+
+    def __init__(self, unless: Callable[[Any], bool] | None = None) -> None:
+        self.unless = unless
+
+    def __call__(self, obj: Any) -> Any:
+        """The object, or ``NotImplemented`` where it is not shared."""
+        return NotImplemented if self.unless is not None and self.unless(obj) else obj
 
     def __repr__(self) -> str:
         return "SHARE"
@@ -76,6 +87,7 @@ class Rule:
         summary: for each verb one phrase of documentation, as the policy table prints it.
         methods: how a bound method of such an object is pickled: a function of the method, as ``reduce`` is of the object.
         only: for a rule with ``subclasses``, says of a type whether the rule reaches it.
+        pickles_only: ``reduce`` does not serve copies.
     """
 
     target: str
@@ -88,10 +100,13 @@ class Rule:
     summary: tuple[str, str] | None = None
     methods: Reducer | None = None
     only: Callable[[type], bool] | None = None
+    pickles_only: bool = False
 
     def covers(self, verb: Verb) -> bool:
         """Whether the rule has anything to say about ``verb``. A reducer serves both; a copy function only copies."""
-        return self.reduce is not None or (verb == "copy" and (self.copy is not None or self.shallow is not None))
+        if verb == "copy" and (self.copy is not None or self.shallow is not None):
+            return True
+        return self.reduce is not None and not (verb == "copy" and self.pickles_only)
 
     @functools.cached_property
     def in_steps(self) -> bool:
@@ -264,6 +279,7 @@ class Registry:
         summary: tuple[str, str] | None = None,
         methods: Reducer | None = None,
         only: Callable[[type], bool] | None = None,
+        pickles_only: bool = False,
     ) -> Rule:
         """As :meth:`register`, with everything a :class:`Rule` may have. Returns the rule."""
         self._check_target(target)
@@ -273,7 +289,7 @@ class Registry:
             if value is not None and not isinstance(value, Share) and not callable(value):
                 raise RegistrationError(f"cannot register {target!r}: {what} must be SHARE or callable, not {value!r}")
         name = _type_name(target) if isinstance(target, type) else target
-        rule = Rule(name, reduce, copy, subclasses, origin, with_pickler, shallow, summary, methods, only)
+        rule = Rule(name, reduce, copy, subclasses, origin, with_pickler, shallow, summary, methods, only, pickles_only)
         with self._lock:
             cls = target if isinstance(target, type) else _resolve_type(*_parse_name(target))
             if cls is not None:

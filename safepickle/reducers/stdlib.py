@@ -16,7 +16,7 @@ from typing import Any
 
 from .. import restore, sources
 from ..registry import SHARE, Registry
-from . import closures, marked
+from . import closures, marked, stand_ins
 
 __all__ = ["add_rules"]
 
@@ -37,6 +37,7 @@ def add_rules(registry: Registry) -> None:
     """Enter the rules into the registry of built-in rules."""
     add_code_rules(registry)
     add_lock_rules(registry)
+    stand_ins.add_rules(registry)
 
 
 def add_code_rules(registry: Registry) -> None:

@@ -25,9 +25,9 @@ from .. import restore, sources
 from ..digests import content_digest
 from ..errors import PicklingError
 from ..references import Reference, find, inner_function, static_vars
-from ..registry import SHARE, Registry
+from ..registry import Registry, Share
 
-__all__ = ["add_rules", "reduce_config", "reduce_kernel", "reduce_launcher", "reduce_method"]
+__all__ = ["add_rules", "is_emptied", "reduce_config", "reduce_kernel", "reduce_launcher", "reduce_method"]
 
 ORIGIN = __name__
 
@@ -54,7 +54,7 @@ def add_rules(registry: Registry) -> None:
         "triton.runtime.interpreter:InterpretedFunction",  # until Triton 3.4 no KernelInterface
     ):
         registry.add(
-            name, reduce_kernel, copy=SHARE, subclasses=True, with_pickler=True, methods=reduce_method, only=_is_kernel_class,
+            name, reduce_kernel, copy=Share(unless=is_emptied), subclasses=True, with_pickler=True, methods=reduce_method, only=_is_kernel_class,
             origin=ORIGIN, summary=summary,
         )  # fmt: skip
     registry.add("triton.runtime.autotuner:Config", reduce_config, origin=ORIGIN, summary=("its values", "its values"))
@@ -62,6 +62,11 @@ def add_rules(registry: Registry) -> None:
     registry.add_function(launchers, reduce_launcher, origin=ORIGIN, summary=("its kernel and grid", "shared"))
     run = "triton.runtime.interpreter:InterpretedFunction.__init__.<locals>.run"  # an attribute of the instance until Triton 3.4
     registry.add_function(run, reduce_local_run, origin=ORIGIN)
+
+
+def is_emptied(kernel: Any) -> bool:
+    """Whether the owner of a kernel took out its function, to pickle or copy what is left as any object (torch's Inductor does)."""
+    return static_vars(kernel).get("fn", kernel) is None
 
 
 def _is_kernel_class(cls: type) -> bool:
@@ -78,8 +83,8 @@ def reduce_kernel(kernel: Any, pickler: Any) -> Any:
         PicklingError: no name leads to it, and its class is another library's.
     """
     fields = static_vars(kernel)
-    if fields.get("fn", kernel) is None:
-        return NotImplemented  # emptied by its owner, who pickles what is left (torch's Inductor)
+    if is_emptied(kernel):
+        return NotImplemented
     reference = find(kernel)
     if reference is None:
         return reduce_by_value(kernel, fields, pickler)
