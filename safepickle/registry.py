@@ -38,6 +38,7 @@ ENTRY_POINT_GROUP: Final = "safepickle.reducers"
 LIBRARIES: Final[dict[str, str]] = {
     "torch": "safepickle.reducers.torch",
     "triton": "safepickle.reducers.triton",
+    "tensorflow": "safepickle.reducers.tensorflow",
 }
 
 #: A rule that applies through inheritance yields to one of these defined on a more derived class.
