@@ -94,6 +94,15 @@ __all__ = [
     "torch_fx_graph",
     "torch_fx_node",
     "torch_graph_module",
+    "torch_custom_op",
+    "torch_custom_op_named",
+    "torch_higher_order_operator",
+    "torch_library",
+    "torch_namespace",
+    "torch_operator",
+    "torch_triton_op",
+    "torch_wrapped_kernel",
+    "torch_wrapped_kernel_named",
     "tf_tensor",
     "tf_variable",
     "tf_default_strategy",
@@ -904,12 +913,9 @@ def torch_compiler(kind: str, options: dict[str, Any]) -> Any:
 
 def torch_compiled(module: str, qualname: str, path: tuple[str, ...]) -> types.FunctionType:
     """A compiled function by the name that leads to it."""
-    found = resolve(module, qualname, path)
-    if type(found) is not types.FunctionType or "_torchdynamo_orig_callable" not in found.__dict__:
-        raise UnpicklingError(
-            f"the reference {'.'.join([f'{module}:{qualname}', *path])} leads to a {type(found).__qualname__}, "
-            "not to a function that torch compiled"
-        )
+    found: types.FunctionType = _torch_named(module, qualname, path, types.FunctionType)
+    if "_torchdynamo_orig_callable" not in found.__dict__:
+        raise UnpicklingError(f"the reference {module}:{qualname} leads to a function that torch did not compile")
     return found
 
 
@@ -1277,13 +1283,7 @@ def torch_script_function_named(module: str, qualname: str, path: tuple[str, ...
     """A scripted function by the name that leads to it."""
     import torch
 
-    found = resolve(module, qualname, path)
-    if not isinstance(found, torch.jit.ScriptFunction):
-        raise UnpicklingError(
-            f"the reference {'.'.join([f'{module}:{qualname}', *path])} leads to a {type(found).__qualname__}, "
-            "not to a scripted function"
-        )
-    return found
+    return _torch_named(module, qualname, path, torch.jit.ScriptFunction)
 
 
 def _torch_archive(archive: bytes) -> Any:
@@ -1778,3 +1778,147 @@ def fill_torch_exported_program(program: Any, state: dict[str, Any]) -> None:
     program._state_dict = dict(state["state_dict"])
     program._constants = {**program._constants, **state["constants"]}
     program._example_inputs = state["example_inputs"]
+
+
+# Operators. Torch finds them by name in one table for the process.
+
+
+def torch_operator(name: str, overload: str | None, definition: Any = None) -> Any:
+    """An operator, or one of its overloads, by name; ``definition``: what defines it, or the module that does."""
+    import torch
+
+    _check(name, str, "the name of an operator")
+    _check(overload, (str, type(None)), "the name of an overload")
+    if isinstance(definition, str):
+        load(definition)
+    namespace, _, operator = name.partition("::")
+    try:
+        packet = getattr(getattr(torch.ops, namespace), operator)
+        return packet if overload is None else getattr(packet, overload)
+    except AttributeError as error:
+        raise UnpicklingError(
+            f"the operator {name} (overload {overload}) is not registered here: import the module or load the library that "
+            "defines it first"
+        ) from error
+
+
+def torch_higher_order_operator(name: str, module: str) -> Any:
+    """A higher-order operator by name, and the module that registers it."""
+    import torch
+    from torch._ops import HigherOrderOperator
+
+    _check(name, str, "the name of an operator")
+    _check(module, str, "a module name")
+    load(module)
+    found = getattr(torch.ops.higher_order, name, None)
+    if not isinstance(found, HigherOrderOperator):
+        raise UnpicklingError(f"the higher-order operator {name!r} is not registered here; it was in module {module!r}")
+    return found
+
+
+def torch_namespace(root: str, name: str | None) -> types.ModuleType:
+    """``torch.ops`` or ``torch.classes``, or a namespace of theirs."""
+    import torch
+
+    if root not in ("ops", "classes"):
+        raise UnpicklingError(f"malformed pickle: torch.{root} has no namespaces")
+    found = getattr(torch, root)
+    if name is not None:
+        _check(name, str, "the name of a namespace")
+        found = getattr(found, name)
+    _check(found, types.ModuleType, "a namespace")
+    return found  # type: ignore[no-any-return]
+
+
+def torch_custom_op(name: str, function: Any, options: dict[str, Any], functions: dict[str, Any]) -> Any:
+    """The custom operator of that name; one that the process lacks is registered."""
+    import torch
+
+    def make(arguments: dict[str, Any]) -> Any:
+        kernels = functions.get("kernels", [])
+        own = [device for device, kernel in kernels if kernel is function]
+        devices = None if None in own or not own else own
+        made = torch.library.custom_op(
+            name, mutates_args=arguments["mutates_args"], schema=arguments["schema"], device_types=devices,
+            **({"tags": [getattr(torch.Tag, tag) for tag in arguments["tags"]]} if "tags" in arguments else {}),
+        )(function)  # fmt: skip
+        for device, kernel in kernels:
+            if kernel is not function:
+                made.register_kernel(device, kernel)
+        return made
+
+    return _torch_custom_op(name, options, functions, make)
+
+
+def torch_triton_op(name: str, function: Any, options: dict[str, Any], functions: dict[str, Any]) -> Any:
+    """The same for an operator that ``torch.library.triton_op`` made."""
+    import torch
+
+    return _torch_custom_op(
+        name, options, functions,
+        lambda arguments: torch.library.triton_op(name, function, mutates_args=arguments["mutates_args"]),
+    )  # fmt: skip
+
+
+def _torch_custom_op(name: str, options: dict[str, Any], functions: dict[str, Any], make: Any) -> Any:
+    from torch._library.custom_ops import OPDEFS
+
+    _check(name, str, "the name of an operator")
+    _check(options, dict, "options")
+    _check(functions, dict, "functions")
+    with identities.lock:
+        known = OPDEFS.get(name)
+        if known is not None:
+            return known
+        made = make(options)
+        if "fake" in functions:
+            made.register_fake(functions["fake"])
+        if "backward" in functions:
+            made.register_autograd(functions["backward"], setup_context=functions.get("setup_context"))
+        if "vmap" in functions:
+            made.register_vmap(functions["vmap"])
+        for device, dtype in options.get("autocast", {}).items():
+            made.register_autocast(device, dtype)
+        return made
+
+
+def torch_custom_op_named(module: str, qualname: str, path: tuple[str, ...]) -> Any:
+    """A custom operator by the name that leads to it."""
+    from torch._library.custom_ops import CustomOpDef
+
+    return _torch_named(module, qualname, path, CustomOpDef)
+
+
+def torch_wrapped_kernel(kernel: Any, grid: Any) -> Any:
+    """A Triton kernel in the wrapper that lets torch trace it, with its grid if it has one."""
+    import torch
+    from torch._higher_order_ops.triton_kernel_wrap import TraceableTritonKernelWrapper
+
+    wrapped = torch.library.wrap_triton(kernel)
+    if grid is None or not isinstance(wrapped, TraceableTritonKernelWrapper):
+        return wrapped
+    return TraceableTritonKernelWrapper(kernel, wrapped.kernel_idx, grid)
+
+
+def torch_wrapped_kernel_named(module: str, qualname: str, path: tuple[str, ...]) -> Any:
+    """The same by the name that leads to it."""
+    from torch._higher_order_ops.triton_kernel_wrap import TraceableTritonKernelWrapper
+
+    return _torch_named(module, qualname, path, TraceableTritonKernelWrapper)
+
+
+def torch_library(module: str, qualname: str, path: tuple[str, ...]) -> Any:
+    """A library of operators by the name that leads to it."""
+    import torch.library
+
+    return _torch_named(module, qualname, path, torch.library.Library)
+
+
+def _torch_named(module: str, qualname: str, path: tuple[str, ...], kind: type) -> Any:
+    found = resolve(module, qualname, path)
+    if not isinstance(found, kind):
+        raise UnpicklingError(
+            f"the reference {'.'.join([f'{module}:{qualname}', *path])} leads to a {type(found).__qualname__}, "
+            f"not to a {kind.__qualname__}"
+        )
+    return found

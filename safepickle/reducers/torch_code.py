@@ -3,12 +3,13 @@
 - :mod:`.torch_compile`: ``torch.compile`` and its siblings, and modules whose calls are compiled or hooked
 - :mod:`.torch_jit`: scripted and traced functions and modules
 - :mod:`.torch_fx`: graphs, graph modules and exported programs
+- :mod:`.torch_ops`: operators, custom operators and their libraries
 """
 
 from __future__ import annotations
 
 from ..registry import Registry
-from . import torch_compile, torch_fx, torch_jit
+from . import torch_compile, torch_fx, torch_jit, torch_ops
 
 __all__ = ["add_rules"]
 
@@ -18,3 +19,4 @@ def add_rules(registry: Registry) -> None:
     torch_compile.add_rules(registry)
     torch_jit.add_rules(registry)
     torch_fx.add_rules(registry)
+    torch_ops.add_rules(registry)

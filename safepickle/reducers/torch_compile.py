@@ -21,7 +21,7 @@ from ..references import find, static_vars
 from ..registry import SHARE, Registry
 from .marked import MARKS
 
-__all__ = ["add_rules"]
+__all__ = ["add_rules", "cell_value"]
 
 ORIGIN = __name__
 BY_RECIPE: Final = "what was compiled and the options; compiled on first use"
@@ -56,7 +56,7 @@ def add_rules(registry: Registry) -> None:
 # -- reading a recipe off what torch made ----------------------------------------------------------------------------------
 
 
-def _cell(function: Any, name: str) -> Any:
+def cell_value(function: Any, name: str) -> Any:
     """What a function has in a cell; ``None`` if it has no such cell."""
     names = function.__code__.co_freevars
     if name not in names:
@@ -85,7 +85,7 @@ def _target(marked: Any) -> Any:
     """What was compiled."""
     target = static_vars(marked)[_MARK + "orig_callable"]
     while _is_extra_frame(target):
-        inner = _cell(target, "fn")
+        inner = cell_value(target, "fn")
         if inner is None:
             break
         target = inner
@@ -101,7 +101,7 @@ def _function_recipe(function: types.FunctionType) -> tuple[Any, dict[str, Any]]
         return None
     if function.__code__.co_name == "nonrecursive_disable_wrapper":
         return restore.torch_disable, _given(recursive=False, reason=function.__dict__.get(_MARK + "disable_msg"))
-    context = _cell(function, "self")
+    context = cell_value(function, "self")
     return None if context is None else _recipe(context)
 
 
