@@ -176,8 +176,8 @@ def add_value_rules(registry: Registry) -> None:
 
 
 def reduce_generator(generator: torch.Generator) -> Any:
-    """A generator with its state; as torch does it where torch does."""
-    if torch.default_generator is generator:
+    """A generator with its state, as torch does it where torch does."""
+    if "__reduce__" in vars(type(generator)):
         return NotImplemented
     return restore.torch_generator, (str(generator.device), generator.get_state())
 

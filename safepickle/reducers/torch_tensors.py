@@ -128,7 +128,7 @@ class _Dump:
 
     def __init__(self, pickler: Any) -> None:
         self.aside = _has_persistent_id(pickler) or _in_dispatch_table(pickler)
-        self.indirect = "reducer_override" in vars(pickler) or _user_rules(pickler.registry)
+        self.indirect = getattr(pickler, "overridden", False) or _user_rules(pickler.registry)
         self.owners: dict[int, tuple[Any, Any]] = {}
 
 
@@ -140,13 +140,16 @@ def _dump_of(pickler: Any) -> _Dump:
     return found  # type: ignore[no-any-return]
 
 
-_base_persistent_id: Final = getattr(pickle.Pickler, "persistent_id", None)
+#: What picklers have that know no persistent ids.
+_NO_PERSISTENT_ID: Final = (
+    None, getattr(pickle.Pickler, "persistent_id", None), pickle._Pickler.persistent_id,  # type: ignore[attr-defined]
+)  # fmt: skip
 
 
 def _has_persistent_id(pickler: Any) -> bool:
-    if getattr(type(pickler), "persistent_id", None) is not _base_persistent_id:
+    if getattr(type(pickler), "persistent_id", None) not in _NO_PERSISTENT_ID:
         return True
-    found = getattr(pickler, "persistent_id", None)  # assigned to the instance
+    found = getattr(pickler, "persistent_id", None)  # perhaps assigned to the instance
     return found is not None and getattr(found, "__self__", None) is not pickler
 
 
@@ -239,6 +242,9 @@ def _bytes_of(storage: torch.UntypedStorage, pickler: Any) -> Any:
 
 def _reduce_opaque(tensor: torch.Tensor, cls: type) -> Any:
     """What torch says about the tensor, with the class, the attributes and the gradient that it would drop."""
+    if tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]
+        dense = (tensor.detach().to_dense(),)  # the blocked layout is of this machine's making
+        return restore.torch_mkldnn, dense
     if cls is torch.Tensor or not issubclass(cls, torch.nn.Parameter):
         return NotImplemented
     state = _state_of(tensor)
@@ -359,10 +365,9 @@ def _copy_opaque(tensor: torch.Tensor, memo: Memo) -> Any:
         bare = bare.as_subclass(torch.Tensor)
     if torch._C._functorch.is_functorch_wrapped_tensor(bare):
         return NotImplemented
-    if bare.layout is torch.strided and not bare.is_nested:
-        if bare.is_quantized or bare.device.type in _DEVICES:
-            _keep(bare, memo)
-            return torch.Tensor.__deepcopy__(bare, memo)
+    if bare.is_quantized:
+        _keep(bare, memo)
+        return torch.Tensor.__deepcopy__(bare, memo)
     return bare.clone()
 
 
