@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import pickle
+import types
 from typing import Any
 
 from .sources import ByValue
@@ -65,9 +66,24 @@ class CanonicalPickler(_python_pickler):  # type: ignore[misc]
         self.save((kind, parts))
         self.memoize(obj)
 
-    dispatch = dict(_python_pickler.dispatch)
-    dispatch[set] = save_set
-    dispatch[frozenset] = save_frozenset
+    # Not a copy of the table in pickle: dill, once imported, has put its own functions into that.
+    dispatch = {
+        type(None): _python_pickler.save_none,
+        bool: _python_pickler.save_bool,
+        int: _python_pickler.save_long,
+        float: _python_pickler.save_float,
+        bytes: _python_pickler.save_bytes,
+        bytearray: _python_pickler.save_bytearray,
+        pickle.PickleBuffer: _python_pickler.save_picklebuffer,
+        str: _python_pickler.save_str,
+        tuple: _python_pickler.save_tuple,
+        list: _python_pickler.save_list,
+        dict: _python_pickler.save_dict,
+        set: save_set,
+        frozenset: save_frozenset,
+        types.FunctionType: _python_pickler.save_global,
+        type: _python_pickler.save_type,
+    }
 
 
 def content_digest(obj: Any, registry: Any) -> str:

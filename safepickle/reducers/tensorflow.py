@@ -319,7 +319,9 @@ def _replace_tracked(tracked: Any, rebound: dict[int, Any]) -> None:
     if type(tracked) is dict:
         tracked.update({name: rebound[id(value)] for name, value in tracked.items() if id(value) in rebound})
     elif type(tracked) is list:
-        tracked[:] = [item._replace(ref=rebound[id(item.ref)]) if id(getattr(item, "ref", None)) in rebound else item for item in tracked]
+        for index, item in enumerate(tracked):
+            if id(getattr(item, "ref", None)) in rebound:
+                tracked[index] = type(item)(item.name, rebound[id(item.ref)])
 
 
 # -- what belongs to a process -----------------------------------------------------------------------------------------------------------

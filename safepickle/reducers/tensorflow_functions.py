@@ -21,6 +21,7 @@ from .. import references, restore, sources
 from ..digests import content_digest
 from ..errors import PicklingError
 from ..registry import SHARE, Registry
+from .marked import MARKS
 
 __all__ = ["add_rules"]
 
@@ -51,6 +52,7 @@ def add_rules(registry: Registry) -> None:
         f"{PACKAGE}.concrete_function:ConcreteFunction", reduce_concrete, copy=copy_concrete, shallow=SHARE, subclasses=True, origin=ORIGIN,
         summary=("by signature on its tf.function", "shared; of the copied tf.function if that is copied"),
     )  # fmt: skip
+    registry.add(MARKS["_tf_decorator"], reduce_decorated, with_pickler=True, pickles_only=True, origin=ORIGIN)
     add_refusals(registry)
     # Tables of traces, of which the copier must not think that they are part of the object.
     for name in (
@@ -138,6 +140,22 @@ def python_function(function: Any) -> Any:
     if _is_method_target(wrapped):
         return types.MethodType(wrapped.__func__, _target(wrapped, function))
     return function._python_function
+
+
+def reduce_decorated(function: types.FunctionType, pickler: Any) -> Any:
+    """A plain function that wraps a ``tf.function`` (``tf.Module.with_name_scope``), without what TensorFlow copied over from that.
+
+    TensorFlow's decorators copy the dictionary of what they wrap, with its lock and its traces.
+    """
+    reduced = sources.reduce_function(function, pickler)
+    target = function.__dict__.get("__wrapped__")
+    copied = references.static_vars(target)
+    if type(reduced) is tuple and reduced[0] is restore.make_function and "_function_cache" in copied:
+        attributes = reduced[2]["vars"]
+        for name in list(attributes):
+            if name in INTERNALS and name in copied and attributes[name] is copied[name]:
+                del attributes[name]
+    return reduced
 
 
 # -- bound to an instance --------------------------------------------------------------------------------------------------------
@@ -319,7 +337,7 @@ def _recipe(concrete: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     owner = _traced_by(concrete)
     if owner is None:
         raise PicklingError(
-            f"cannot pickle the ConcreteFunction {concrete.name!r}: the tf.function that it was traced from no longer exists. Keep that one, as in "
+            f"cannot pickle the ConcreteFunction {concrete._func_graph.name!r}: the tf.function that it was traced from no longer exists. Keep that one, as in "
             "self.step = tf.function(...); self.concrete = self.step.get_concrete_function(...), or pickle it instead"
         )
     args, kwargs = concrete.structured_input_signature
