@@ -22,6 +22,7 @@ import weakref
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
+from ._native import core
 from .errors import CopyError, check_reduced, translate_copy_error
 from .reachability import reachable_ids
 from .registry import Registry, Rule, Share, default_registry
@@ -44,7 +45,8 @@ ATOMIC_WHEN_COPIED_ONCE: Final = ATOMIC | {frozenset, tuple}
 class _Call:
     """What belongs to one outermost call of :func:`deepcopy`: its rules, and which function copies objects of which type."""
 
-    __slots__ = ("_reachable", "deep", "entangled", "handlers", "memo", "options", "registry", "root")
+    __slots__ = ("_reachable", "deep", "entangled", "handlers", "memo", "native", "options", "registry",
+                 "root")  # fmt: skip
 
     def __init__(self, registry: Registry, memo: Memo, root: Any, options: dict[str, Any]) -> None:
         self.registry = registry
@@ -52,12 +54,15 @@ class _Call:
         self.root = root
         self.options = options
         self.handlers = _Handlers(registry)
+        self.native = False  # True while the C core copies
         self.deep = False  # True once the recursion limit was hit: the rest goes without recursion
         self.entangled: set[int] = set()  # what leads to an object that is copied, as far as it was asked
         self._reachable: set[int] | None = None
 
     def copy(self, x: Any) -> Any:
         """Copy a part, or the root."""
+        if self.native:
+            return core.nested(x, self.memo)
         return copy_iteratively(x, self.memo, self.handlers) if self.deep else _copy(x, self.memo, self.handlers)
 
     def reaches(self, x: Any) -> bool:
@@ -131,10 +136,11 @@ def deepcopy(
     rules = default_registry if registry is None else registry
     rules.refresh()
     options = _options(rules, nonleaf)
-    call = _Call(rules, {} if memo is None else memo, x, options)
     try:
         try:
-            return _run(call)
+            if core is not None:
+                return core.copy(x, rules, memo, options)
+            return _run(_Call(rules, {} if memo is None else memo, x, options))
         except RecursionError:
             if memo is not None:
                 raise  # it knows unfinished objects now, and others may hold it
@@ -566,3 +572,33 @@ if hasattr(_stdlib, "replace"):
     def replace(obj: Any, /, **changes: Any) -> Any:
         """A new object of the same type with some fields changed, as :func:`copy.replace` (Python 3.13)."""
         return _stdlib.replace(obj, **changes)
+
+
+# -- the C core ---------------------------------------------------------------------------------------------------------------------
+
+
+def _native_plan(cls: type, registry: Registry) -> tuple[Any, ...]:
+    """How the C core copies objects of a type."""
+    return plan_for(cls, registry, _kinds, ATOMIC)
+
+
+def _expose(registry: Registry, memo: Memo, root: Any, options: dict[str, Any]) -> None:
+    """The C core lets Python code see its memo: nested calls find the run by it."""
+    call = _Call(registry, memo, root, options)
+    call.native = True
+    _running[id(memo)] = call
+
+
+def _forget(memo: Memo) -> None:
+    """The run of the C core that this memo belongs to has ended."""
+    _running.pop(id(memo), None)
+
+
+if core is not None:
+    import sys
+
+    from . import errors, registry
+    from ._native.plans import plan_for
+
+    _kinds: dict[str, int] = core.setup(sys.modules[__name__], errors, registry)
+    registry.on_change.append(core.invalidate)

@@ -23,13 +23,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, overload
 
 from .errors import RegistrationError
+from .references import static_vars
 
 __all__ = ["SHARE", "Registry", "Rule", "Share", "default_registry", "register", "rule_for", "unregister"]
 
 Reduced = Any
 Reducer = Callable[..., Reduced]
 Copier = Callable[[Any, dict[Any, Any]], Any]
-Verb = Literal["pickle", "copy"]
+Verb = Literal["pickle", "copy", "shallow"]
 F = TypeVar("F", bound=Callable[..., Any])
 
 ENTRY_POINT_GROUP: Final = "safepickle.reducers"
@@ -43,7 +44,11 @@ LIBRARIES: Final[dict[str, str]] = {
 
 #: A rule that applies through inheritance yields to one of these defined on a more derived class.
 PICKLE_PROTOCOL: Final = frozenset({"__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__"})
-COPY_PROTOCOL: Final = PICKLE_PROTOCOL | {"__copy__", "__deepcopy__"}
+PROTOCOL: Final[dict[Verb, frozenset[str]]] = {
+    "pickle": PICKLE_PROTOCOL,
+    "copy": PICKLE_PROTOCOL | {"__deepcopy__"},
+    "shallow": PICKLE_PROTOCOL | {"__copy__"},
+}
 
 
 class Share:
@@ -105,9 +110,11 @@ class Rule:
 
     def covers(self, verb: Verb) -> bool:
         """Whether the rule has anything to say about ``verb``. A reducer serves both; a copy function only copies."""
-        if verb == "copy" and (self.copy is not None or self.shallow is not None):
+        if verb == "pickle":
+            return self.reduce is not None
+        if self.copy is not None or (verb == "shallow" and self.shallow is not None):
             return True
-        return self.reduce is not None and not (verb == "copy" and self.pickles_only)
+        return self.reduce is not None and not self.pickles_only
 
     @functools.cached_property
     def in_steps(self) -> bool:
@@ -133,19 +140,50 @@ def _parse_name(name: str) -> tuple[str, str]:
 
 
 def _resolve_type(module: str, qualname: str) -> type | None:
-    """The type of that name if its module is imported already; never imports."""
-    found: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        if found is None:
-            return None
-        found = getattr(found, part, None)
+    """The type of that name if its module is imported already and has it.
+
+    No code of the module runs for it: a lazy one would import what it is asked for.
+    """
+    first, *rest = qualname.split(".")
+    found = static_vars(sys.modules.get(module)).get(first)
+    for part in rest:
+        found = inspect.getattr_static(found, part, None) if isinstance(found, type) else None
     return found if isinstance(found, type) else None
 
 
 def _loading(module_name: str) -> bool:
     """Whether that module is in the middle of its own import, so that its types cannot be asked for yet."""
-    module = sys.modules.get(module_name)
-    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+    spec = static_vars(sys.modules.get(module_name)).get("__spec__")
+    return bool(getattr(spec, "_initializing", False))
+
+
+def known_by_identity(cls: type) -> bool:
+    """Whether a dictionary tells the type from all others: a metaclass may say that two of its classes are equal."""
+    metaclass = type(cls)
+    return metaclass is type or (metaclass.__eq__ is type.__eq__ and metaclass.__hash__ is type.__hash__)
+
+
+class _TypeMap:
+    """A dictionary whose keys are types, by identity, which it keeps alive."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[type, Rule]] = {}
+
+    def get(self, cls: type) -> Rule | None:
+        entry = self._entries.get(id(cls))
+        return None if entry is None else entry[1]
+
+    def set(self, cls: type, rule: Rule) -> None:
+        self._entries[id(cls)] = (cls, rule)
+
+    def pop(self, cls: type) -> Rule | None:
+        entry = self._entries.pop(id(cls), None)
+        return None if entry is None else entry[1]
+
+    def values(self) -> list[Rule]:
+        return [rule for _, rule in self._entries.values()]
 
 
 class _TypeCache:
@@ -200,19 +238,20 @@ class Registry:
 
     def __init__(self, parent: Registry | None = None, *, _root: bool = False) -> None:
         self._parent: Registry | None = None if _root else (parent if parent is not None else default_registry)
-        self._lock = threading.RLock()
         self.settings: dict[str, Any] = {}
-        self._rules: dict[type, Rule] = {}  # an explicit registration of a type keeps that type alive
-        self._pending: dict[str, Rule] = {}  # "module:qualname" of types that are not imported yet
-        self._pending_modules: frozenset[str] = frozenset()
-        self._by_name: dict[str, type] = {}
+        self._rules = _TypeMap()
+        self._names: dict[str, Rule] = {}  # what was registered as "module:qualname"
+        self._bound: dict[str, list[type]] = {}  # the types that had such a name: several if the module was loaded again
+        self._pending_modules: frozenset[str] = frozenset()  # the modules of names that no type had so far
         self._functions: dict[str, Rule] = {}
         self._made_classes: list[tuple[type, Rule]] = []
         self._cache = _TypeCache()
+        self._version = 0
         self._listeners: weakref.WeakSet[Registry] = weakref.WeakSet()
         self._live: set[Any] = set()  # per-call caches of running picklers, dropped when a rule changes
         if self._parent is not None:
-            self._parent._listeners.add(self)
+            with _lock:
+                self._parent._listeners.add(self)
 
     @classmethod
     def empty(cls) -> Registry:
@@ -291,15 +330,14 @@ class Registry:
                 raise RegistrationError(f"cannot register {target!r}: {what} must be SHARE or callable, not {value!r}")
         name = _type_name(target) if isinstance(target, type) else target
         rule = Rule(name, reduce, copy, subclasses, origin, with_pickler, shallow, summary, methods, only, pickles_only)
-        with self._lock:
+        with _lock:
+            self._forget_name(name)
             cls = target if isinstance(target, type) else _resolve_type(*_parse_name(target))
             if cls is not None:
-                self._rules[cls] = rule
-                self._pending.pop(name, None)
-                if not isinstance(target, type):
-                    self._by_name[name] = cls
-            else:
-                self._pending[name] = rule
+                self._rules.set(cls, rule)
+            if not isinstance(target, type):
+                self._names[name] = rule
+                self._bound[name] = [] if cls is None else [cls]
             self._changed()
         return rule
 
@@ -310,15 +348,26 @@ class Registry:
             RegistrationError: nothing is registered here under ``target``.
         """
         self._check_target(target)
-        with self._lock:
+        with _lock:
             if isinstance(target, type):
-                found = self._rules.pop(target, None) or self._pending.pop(_type_name(target), None)
+                found = self._rules.pop(target)
+                for name in [name for name, types in self._bound.items() if any(cls is target for cls in types)]:
+                    self._forget_name(name)
             else:
-                cls = self._by_name.pop(target, None) or _resolve_type(*_parse_name(target))
-                found = self._pending.pop(target, None) or (self._rules.pop(cls, None) if cls else None)
+                found = self._forget_name(target)
+                if found is None and (cls := _resolve_type(*_parse_name(target))) is not None:
+                    found = self._rules.pop(cls)
             if found is None:
                 raise RegistrationError(f"nothing is registered for {target!r} in this registry")
             self._changed()
+
+    def _forget_name(self, name: str) -> Rule | None:
+        """Take back what was registered under a name, and the rules of the types that had it."""
+        rule = self._names.pop(name, None)
+        for cls in self._bound.pop(name, ()):
+            if self._rules.get(cls) is rule:
+                self._rules.pop(cls)
+        return rule
 
     def add_function(self, name: str, reduce: Reducer, *, origin: str, summary: tuple[str, str] | None = None) -> Rule:
         """Say how functions are pickled that a library makes inside a function of its own and that no name leads to.
@@ -342,7 +391,7 @@ class Registry:
             reduce, options: as for :meth:`add`.
         """
         rule = Rule(_type_name(base), reduce, subclasses=True, only=only, **options)
-        with self._lock:
+        with _lock:
             self._made_classes.append((base, rule))
             self._changed()
         return rule
@@ -372,10 +421,13 @@ class Registry:
             )
 
     def _changed(self) -> None:
-        self._pending_modules = frozenset(name.partition(":")[0] for name in self._pending)
+        self._pending_modules = frozenset(name.partition(":")[0] for name, types in self._bound.items() if not types)
+        self._version += 1
         self._cache.clear()
         for live in list(self._live):
             live.clear()
+        for notify in on_change:
+            notify()
         for child in list(self._listeners):
             child._changed()
 
@@ -395,7 +447,7 @@ class Registry:
 
         Args:
             cls: the type of the objects.
-            verb: ``"pickle"`` or ``"copy"``: a rule may speak about one of them only.
+            verb: ``"pickle"``, ``"copy"`` (a deep one) or ``"shallow"``: a rule may speak about some of them only.
 
         Returns:
             The rule; its ``origin`` tells who registered it and its ``target`` for which type.
@@ -408,9 +460,13 @@ class Registry:
         self.refresh()
         cached = self._cache.get(cls)
         if cached is None:
+            if not isinstance(cls, type):
+                raise TypeError(f"rules are for types, not for an object of type {type(cls).__qualname__}")
+            version = self._version
             entry, complete = self._lookup(cls)
-            if complete:
-                self._cache.set(cls, entry)
+            with _lock:
+                if complete and version == self._version:  # or a rule has come meanwhile that this answer does not know
+                    self._cache.set(cls, entry)
             return entry[verb]
         result: tuple[Rule, ...] = cached[0][verb]
         return result
@@ -424,21 +480,36 @@ class Registry:
             registry = registry._parent
 
     def _bind_pending(self) -> None:
-        with self._lock:
+        with _lock:
             bound = False
-            for name, rule in list(self._pending.items()):
-                cls = _resolve_type(*_parse_name(name))
-                if cls is not None:
-                    del self._pending[name]
-                    self._rules.setdefault(cls, rule)
-                    self._by_name[name] = cls
+            for name, types in self._bound.items():
+                if not types and (cls := _resolve_type(*_parse_name(name))) is not None:
+                    self._bind(name, cls)
                     bound = True
             if bound:
                 self._changed()
 
+    def _bind(self, name: str, cls: type) -> None:
+        self._bound[name].append(cls)
+        if self._rules.get(cls) is None:
+            self._rules.set(cls, self._names[name])
+
+    def _rule_at(self, cls: type) -> Rule | None:
+        """The rule that is registered here for the very type, or for its name if its module was loaded a second time."""
+        rule = self._rules.get(cls)
+        if rule is not None or not self._names:
+            return rule
+        name = _type_name(cls)
+        if name not in self._names or _resolve_type(*_parse_name(name)) is not cls:
+            return None
+        with _lock:
+            if name in self._names:
+                self._bind(name, cls)
+        return self._rules.get(cls)
+
     def _lookup(self, cls: type) -> tuple[dict[Verb, tuple[Rule, ...]], bool]:
         complete = _load_libraries(cls)
-        found: dict[Verb, list[Rule]] = {"pickle": [], "copy": []}
+        found: dict[Verb, list[Rule]] = {"pickle": [], "copy": [], "shallow": []}
         registry: Registry | None = self
         while registry is not None:
             for made, special in registry._made_classes:
@@ -446,7 +517,7 @@ class Registry:
                     for rules in found.values():
                         rules.append(special)
             for base in cls.__mro__:
-                rule = registry._rules.get(base)
+                rule = registry._rule_at(base)
                 if rule is None or not (base is cls or rule.subclasses) or not (rule.only is None or rule.only(cls)):
                     continue
                 for verb, rules in found.items():
@@ -457,21 +528,35 @@ class Registry:
 
     def __iter__(self) -> Iterator[Rule]:
         """The rules of this registry, without its parent's."""
-        with self._lock:
+        with _lock:
             made = [rule for _, rule in self._made_classes]
-            return iter([*self._rules.values(), *self._pending.values(), *self._functions.values(), *made])
+            rules = [*self._rules.values(), *self._names.values(), *self._functions.values(), *made]
+            return iter({id(rule): rule for rule in rules}.values())
 
 
 def _overruled(cls: type, registered: type, verb: Verb) -> bool:
     """Whether a class between ``cls`` and the registered one brings a way of its own."""
-    names = PICKLE_PROTOCOL if verb == "pickle" else COPY_PROTOCOL
+    names = PROTOCOL[verb]
     for base in cls.__mro__:
         if base is registered:
             return False
-        if not names.isdisjoint(vars(base)) or base in copyreg.dispatch_table:
+        if not names.isdisjoint(vars(base)) or _has_copyreg_entry(base):
             return True
     return False
 
+
+def _has_copyreg_entry(cls: type) -> bool:
+    try:
+        return cls in copyreg.dispatch_table
+    except TypeError:  # its metaclass makes it unhashable
+        return False
+
+
+#: One lock for all registries: a change of one is a change of all that are layered on it. No foreign code runs under it.
+_lock = threading.RLock()
+
+#: Called after every change of a rule, by those who cache what follows from rules.
+on_change: Final[list[Callable[[], Any]]] = []
 
 builtin_registry: Final = Registry.empty()
 default_registry: Final = Registry(builtin_registry)
@@ -479,17 +564,21 @@ default_registry: Final = Registry(builtin_registry)
 
 # -- loading the rules that come with safepickle, and those of other packages -------------------------------------------
 
-_loaded: set[str] = set()
+_STDLIB: Final = "safepickle.reducers.stdlib"
+
+_loaded: set[str] = set()  # top-level packages whose rules are here
+_begun: set[str] = set()  # those whose rules this thread is loading
 _modules_loaded: set[str] = set()
 _load_lock = threading.RLock()
 _entry_points: dict[str, list[Any]] | None = None
 
+#: How long a thread waits for another one that loads rules. Both may be in the middle of imports that need each other.
+_PATIENCE: Final = 30.0
+
 
 def _load_libraries(cls: type) -> bool:
     """Import the rule modules for the packages that ``cls`` and its bases come from; False: ask again next time."""
-    if "stdlib" not in _loaded:
-        _load("stdlib", "safepickle.reducers.stdlib")
-    complete = True
+    complete = _STDLIB in _loaded or _load(_STDLIB)
     for base in cls.__mro__:
         module = base.__module__
         top = module.partition(".")[0] if isinstance(module, str) else ""
@@ -501,50 +590,53 @@ def _load_library(top: str) -> bool:
     """Import the rule modules for one package; False while the package itself is being imported."""
     if not top or top in _loaded or top in sys.stdlib_module_names or top == "__main__" or top not in sys.modules:
         return True
-    if _loading(top):
+    return not _loading(top) and _load(top)
+
+
+def _load(top: str) -> bool:
+    """Load the rules for one package; False if another thread is at it and does not come to an end."""
+    if not _load_lock.acquire(timeout=_PATIENCE):
         return False
-    if top in LIBRARIES:
-        _load(top, LIBRARIES[top])
-    _load_entry_points(top)
-    _loaded.add(top)
+    try:
+        if top in _loaded or top in _begun:  # the rules of a library may ask for rules themselves
+            return True
+        _begun.add(top)
+        try:
+            _load_module(_STDLIB if top == _STDLIB else LIBRARIES.get(top))
+            _load_entry_points(top)
+            _loaded.add(top)
+        finally:
+            _begun.discard(top)
+    finally:
+        _load_lock.release()
     return True
 
 
-def _load(key: str, module: str) -> None:
-    with _load_lock:
-        if key in _loaded:
-            return
-        _loaded.add(key)  # before the import: the rules of a library may ask for rules themselves
-        try:
-            reducers = importlib.import_module(module)
-            if module not in _modules_loaded:  # one module may serve several packages
-                _modules_loaded.add(module)
-                reducers.add_rules(builtin_registry)
-        except BaseException:
-            _loaded.discard(key)
-            raise
+def _load_module(name: str | None) -> None:
+    if name is not None and name not in _modules_loaded:  # one module may serve several packages
+        reducers = importlib.import_module(name)
+        _modules_loaded.add(name)
+        reducers.add_rules(builtin_registry)
 
 
 def load_all_rules() -> None:
     """Load the rules for all libraries that are imported, as if an object of each had turned up."""
-    _load("stdlib", "safepickle.reducers.stdlib")
-    for top, module in LIBRARIES.items():
+    _load(_STDLIB)
+    for top in LIBRARIES:
         if top in sys.modules and not _loading(top):
-            _load(top, module)
+            _load(top)
 
 
 def _load_entry_points(top: str) -> None:
     global _entry_points
-    with _load_lock:
-        if _entry_points is None:
-            from importlib.metadata import entry_points
+    if _entry_points is None:
+        from importlib.metadata import entry_points
 
-            table: dict[str, list[Any]] = {}
-            for point in entry_points(group=ENTRY_POINT_GROUP):
-                table.setdefault(point.name.partition(".")[0], []).append(point)
-            _entry_points = table
-        points = _entry_points.pop(top, [])
-    for point in points:
+        table: dict[str, list[Any]] = {}
+        for point in entry_points(group=ENTRY_POINT_GROUP):
+            table.setdefault(point.name.partition(".")[0], []).append(point)
+        _entry_points = table
+    for point in _entry_points.pop(top, ()):
         try:
             point.load()(_ForeignRules(f"entry point {point.name} = {point.value}"))
         except Exception as error:
