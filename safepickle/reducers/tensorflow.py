@@ -13,14 +13,15 @@ What ``tf.function`` makes has rules of its own in :mod:`.tensorflow_functions`.
 from __future__ import annotations
 
 import copy
+import enum
 import types
 from collections.abc import Callable
 from typing import Any, Final
 
 from .. import restore
-from ..copier import copied_in_this_call, deepcopy, is_shared_type
+from ..copier import deepcopy, running_call
 from ..errors import CopyError, PicklingError
-from ..reachability import reaches
+from ..reachability import reachable_ids, reaches
 from ..references import static_vars
 from ..registry import SHARE, Registry
 from . import tensorflow_functions
@@ -52,6 +53,7 @@ def add_value_rules(registry: Registry) -> None:
     )  # fmt: skip
     registry.add("tensorflow.python.framework.ops:EagerTensor", reduce_tensor, copy=SHARE, origin=ORIGIN,
                  summary=("by value; a handle is refused", "shared: it cannot change"))  # fmt: skip
+    registry.add("tensorflow.python.framework.dtypes:DType", copy=SHARE, subclasses=True, origin=ORIGIN)
     registry.add("tensorflow.python.framework.ops:SymbolicTensor", refuse_symbolic, copy=refuse_symbolic, shallow=_decline, origin=ORIGIN,
                  summary=REFUSED)  # fmt: skip
 
@@ -177,6 +179,11 @@ def _contents(table: Any) -> tuple[Any, Any]:
     import tensorflow as tf
 
     keys, values = table.export()
+    for marker in ("_empty_key", "_deleted_key"):
+        if hasattr(table, marker):  # a dense table exports its free places too
+            free = tf.equal(keys, tf.cast(getattr(table, marker), keys.dtype))
+            taken = tf.logical_not(tf.reduce_all(tf.reshape(free, [tf.shape(free)[0], -1]), axis=1))
+            keys, values = tf.boolean_mask(keys, taken), tf.boolean_mask(values, taken)
     if keys.shape.rank != 1:
         return keys, values
     order = keys.numpy().argsort(kind="stable")
@@ -237,12 +244,26 @@ def copy_dataset(dataset: Any, memo: dict[Any, Any]) -> Any:
     graph, culprit = graph_of(dataset)
     if culprit is None:
         return restore.tf_dataset(graph, dataset.element_spec)
-    if reaches(static_vars(dataset).values(), lambda part: copied_in_this_call(part, memo), is_shared_type(memo)) is not None:
+    if _uses_what_is_copied(dataset, memo):
         raise CopyError(
             f"cannot copy a {type(dataset).__name__}: {culprit}, and its copy would go on reading the object that is being copied. Build the "
             "dataset anew for the copy"
         )
     return dataset
+
+
+def _uses_what_is_copied(dataset: Any, memo: dict[Any, Any]) -> bool:
+    """Whether the Python code of a pipeline belongs to something that is copied in the same call."""
+    import tensorflow as tf
+
+    call = running_call(memo)
+    if call is None:
+        return False
+    shared = call.is_shared_type
+    # Only what is found without going through datasets: what the dataset itself holds is no argument.
+    copied = reachable_ids([call.root], lambda cls: shared(cls) or issubclass(cls, tf.data.Dataset))
+    values = (tuple, frozenset, tf.DType, tf.TensorShape, tf.TypeSpec, enum.Enum)  # equal ones are often one object
+    return reaches(static_vars(dataset).values(), lambda part: id(part) in copied and not isinstance(part, values), shared) is not None
 
 
 # -- what tracks its attributes --------------------------------------------------------------------------------------------------------
@@ -256,13 +277,18 @@ def add_tracking_rules(registry: Registry) -> None:
     for name in ("List", "ListWrapper", "Mapping"):
         registry.add(f"{module}:{name}", copy=_copy_container("_storage"), origin=ORIGIN)
     for name in ("_DictWrapper", "_TupleWrapper"):
-        registry.add(f"{module}:{name}", copy=_copy_container("__wrapped__"), origin=ORIGIN)
+        registry.add(f"{module}:{name}", reduce_proxy, copy=_copy_container("__wrapped__"), origin=ORIGIN)
 
 
 #: What a tracking container remembers besides its contents.
 CONTAINER_MARKS: Final = (
     "_non_append_mutation", "_external_modification", "_self_non_append_mutation", "_self_external_modification", "_self_non_string_key"
 )  # fmt: skip
+
+
+def reduce_proxy(proxy: Any) -> tuple[Any, ...]:
+    """A proxy of a dictionary or tuple; what TensorFlow says names the type of the wrapped object, which tracks nothing."""
+    return type(proxy), (proxy.__wrapped__,)
 
 
 def _copy_container(contents: str) -> Callable[[Any, dict[Any, Any]], Any]:
@@ -335,7 +361,7 @@ def add_process_rules(registry: Registry) -> None:
         registry.add(f"{lib}:{name}", reduce_default_strategy, copy=SHARE, origin=ORIGIN, summary=own)
     registry.add("tensorflow.python.eager.context:Context", reduce_context, copy=SHARE, origin=ORIGIN, summary=own)
     registry.add(f"{lib}:StrategyBase", _refuse("a strategy is a set of devices of this process: make one where the object is used"),
-                 copy=_decline, subclasses=True, origin=ORIGIN, summary=("an error that says what to do", "as TensorFlow does"))  # fmt: skip
+                 pickles_only=True, subclasses=True, origin=ORIGIN, summary=("an error that says what to do", "as TensorFlow does"))  # fmt: skip
     registry.add("tensorflow.python.eager.backprop:GradientTape", reduce_tape, origin=ORIGIN,
                  summary=("an idle one; else an error", "an idle one; else an error"))  # fmt: skip
     registry.add("tensorflow.python.ops.data_flow_ops:QueueBase", _refuse(
