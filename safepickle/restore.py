@@ -11,21 +11,23 @@ import abc
 import builtins
 import collections
 import contextlib
+import contextvars
 import enum
 import functools
 import hashlib
 import importlib
 import inspect
+import io
 import linecache
 import operator
 import os
+import re
 import sys
 import threading
 import types
 import typing
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
 from typing import Any
 
 from .errors import UnpicklingError
@@ -115,6 +117,38 @@ __all__ = [
     "fill_tf_function",
     "tf_method",
     "tf_concrete_function",
+    "initialize",
+    "make_local",
+    "make_simple_queue",
+    "fill_simple_queue",
+    "make_weak_reference",
+    "make_weak_method",
+    "make_weak_proxy",
+    "make_finalizer",
+    "fill_weak_mapping",
+    "fill_weak_set",
+    "context_variable",
+    "make_context_variable",
+    "fill_context",
+    "make_view",
+    "make_memoryview",
+    "released_memoryview",
+    "class_namespace",
+    "make_property",
+    "make_static_or_class_method",
+    "function_cache",
+    "make_function_cache",
+    "make_dispatcher",
+    "fill_dispatcher",
+    "make_match",
+    "standard_stream",
+    "open_raw_file",
+    "make_buffered_file",
+    "make_text_file",
+    "closed_file",
+    "open_compressed_file",
+    "make_exception",
+    "fill_exception",
 ]
 
 
@@ -612,6 +646,10 @@ def _fill_abstract(cls: Any, names: list[str]) -> None:
     type.__setattr__(cls, "__abstractmethods__", frozenset(names))
 
 
+def _fill_protocol(cls: Any, is_one: bool) -> None:
+    vars(typing.Protocol)["__init_subclass__"].__func__(cls)  # makes the hook of this version of Python
+
+
 def _fill_field_types(cls: Any, annotations: dict[str, Any]) -> None:
     cls.__new__.__annotations__ = annotations
 
@@ -623,6 +661,7 @@ _CLASS_STATE: dict[str, Callable[[Any, Any], None]] = {
     "new_member": _fill_new_member,
     "registered": _fill_registered,
     "abstract": _fill_abstract,
+    "protocol": _fill_protocol,
     "field_types": _fill_field_types,
 }
 
@@ -1221,7 +1260,12 @@ def make_error(kind: str, original: type, message: str, attributes: dict[str, An
 
 def torch_script_module(archive: bytes) -> Any:
     """A scripted module from the archive that ``torch.jit.save`` writes; its tensors follow."""
-    return _torch_archive(archive)
+    module = _torch_archive(archive)
+    for part in module.modules():
+        for name in ("__len__", "__contains__"):  # torch forgets that Python looks for these on the type
+            if part._c._has_method(name):
+                part.__dict__[name] = part._c._get_method(name)
+    return module
 
 
 def fill_torch_script_module(module: Any, state: dict[str, Any]) -> None:
@@ -1239,12 +1283,7 @@ def fill_torch_script_module(module: Any, state: dict[str, Any]) -> None:
         part = module
         for step in path:
             part = part.__dict__["_modules"][step]
-        for name, value in attributes.items():
-            if name in ("_forward_hooks", "_forward_pre_hooks"):
-                part.__dict__[name].update(value)
-            else:
-                part.__dict__[name] = value
-        _skip_torch_hook_ids(attributes)
+        part.__dict__.update(attributes)
 
 
 def torch_script_method(module: Any, name: str) -> Any:
@@ -1922,3 +1961,425 @@ def _torch_named(module: str, qualname: str, path: tuple[str, ...], kind: type) 
             f"not to a {kind.__qualname__}"
         )
     return found
+
+
+# -- the standard library: what is made anew ------------------------------------------------------------------------------------------
+
+#: Classes whose ``__init__`` makes what must be fresh: locks, lists of who waits, weak references.
+_INITIALIZED = frozenset(
+    {
+        "threading:Condition", "threading:Event", "threading:Semaphore", "threading:BoundedSemaphore", "threading:Barrier",
+        "threading:_RLock", "queue:Queue", "queue:_PySimpleQueue",
+        "asyncio.locks:Lock", "asyncio.locks:Condition", "asyncio.locks:Event", "asyncio.locks:Semaphore",
+        "asyncio.locks:BoundedSemaphore", "asyncio.locks:Barrier", "asyncio.queues:Queue",
+        "weakref:WeakValueDictionary", "weakref:WeakKeyDictionary", "weakref:WeakSet",
+        "logging:Handler", "logging:Logger",
+    }
+)  # fmt: skip
+
+
+def initialize(obj: Any, state: tuple[str, tuple[Any, ...], dict[str, Any], dict[str, Any]]) -> None:
+    """Run the ``__init__`` of a class of the standard library on a bare object, then set attributes and slots."""
+    kind, arguments, attributes, slots = state
+    _initialize(obj, kind, arguments)
+    set_attributes(obj, attributes, slots)
+
+
+def _initialize(obj: Any, kind: str, arguments: tuple[Any, ...]) -> type:
+    if kind not in _INITIALIZED:
+        raise UnpicklingError(f"malformed pickle: {kind!r} is not a class that is initialized")
+    module, _, name = kind.partition(":")
+    cls: type = resolve(module, name)
+    _check(obj, cls, "an object to initialize")
+    cls.__init__(obj, *arguments)
+    return cls
+
+
+def set_attributes(obj: Any, attributes: dict[str, Any], slots: dict[str, Any]) -> None:
+    """Give an object attributes and slots. Not written to pickles itself."""
+    if attributes:
+        obj.__dict__.update(attributes)
+    for name, value in slots.items():
+        setattr(obj, name, value)
+
+
+def make_local(cls: type, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+    """A ``threading.local`` that is empty in this thread; other threads run ``cls.__init__`` with the arguments, as ever."""
+    from _threading_local import local
+
+    if not (isinstance(cls, type) and issubclass(cls, (threading.local, local))):
+        raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of threading.local")
+    return cls.__new__(cls, *arguments, **keywords)
+
+
+def make_simple_queue(cls: type) -> Any:
+    """An empty ``queue.SimpleQueue``."""
+    import queue
+
+    if not (isinstance(cls, type) and issubclass(cls, queue.SimpleQueue)):
+        raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of queue.SimpleQueue")
+    return cls.__new__(cls)
+
+
+def fill_simple_queue(obj: Any, state: tuple[list[Any], dict[str, Any], dict[str, Any]]) -> None:
+    """Put the items into a ``queue.SimpleQueue``."""
+    import queue
+
+    _check(obj, queue.SimpleQueue, "a queue")
+    items, attributes, slots = state
+    for item in items:
+        queue.SimpleQueue.put(obj, item)
+    set_attributes(obj, attributes, slots)
+
+
+# -- the standard library: weak references --------------------------------------------------------------------------------------------
+#
+# A referent is an argument in a tuple, or the tuple is empty: then the reference is dead. A referent that nothing else in the pickle
+# holds is not written, so that what is restored here has an owner, or dies with the unpickler.
+
+
+class _Gone:
+    """What dead references refer to, for a moment."""
+
+    def method(self) -> None:
+        """What dead references to methods refer to."""
+
+
+def make_weak_reference(cls: type, target: tuple[Any, ...], callback: Any = None) -> weakref.ref[Any]:
+    """A ``weakref.ref``, or an object of a subclass without its attributes."""
+    if not (isinstance(cls, type) and issubclass(cls, weakref.ref)):
+        raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of weakref.ref")
+    referent = target[0] if target else _Gone()
+    made: weakref.ref[Any] = weakref.ref.__new__(cls, referent, callback)
+    if not target:
+        hash(made)  # a dead reference has the hash that it was asked for in its lifetime, or none: it may be a key
+    return made
+
+
+def make_weak_method(cls: type, target: tuple[Any, ...], callback: Any = None) -> weakref.WeakMethod[Any]:
+    """A ``weakref.WeakMethod`` to the method that is made of a function and its owner."""
+    if not (isinstance(cls, type) and issubclass(cls, weakref.WeakMethod)):
+        raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of weakref.WeakMethod")
+    if target:
+        return cls(bind_method(*target), callback)
+    gone = _Gone()
+    made = cls(gone.method, callback)
+    hash(made)
+    return made
+
+
+def make_weak_proxy(target: tuple[Any, ...], callback: Any = None) -> Any:
+    """A ``weakref.proxy``."""
+    return weakref.proxy(target[0] if target else _Gone(), callback)
+
+
+def make_finalizer(cls: type, target: tuple[Any, ...], call: tuple[Any, ...]) -> weakref.finalize[Any, Any]:
+    """A ``weakref.finalize`` that waits for the restored referent to go; one that has been called already where there is none."""
+    if not (isinstance(cls, type) and issubclass(cls, weakref.finalize)):
+        raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of weakref.finalize")
+    made = cls.__new__(cls)
+    if target:
+        function, arguments, keywords, at_exit = call
+        weakref.finalize.__init__(made, target[0], function, *arguments, **keywords)
+        made.atexit = at_exit
+    return made
+
+
+def fill_weak_mapping(mapping: Any, state: tuple[str, list[tuple[Any, Any]], dict[str, Any], dict[str, Any]]) -> None:
+    """Make a ``WeakValueDictionary`` or a ``WeakKeyDictionary`` and enter its items."""
+    kind, items, attributes, slots = state
+    cls: Any = _initialize(mapping, kind, ())
+    set_attributes(mapping, attributes, slots)
+    for key, value in items:
+        cls.__setitem__(mapping, key, value)
+
+
+def fill_weak_set(members: Any, state: tuple[list[Any], dict[str, Any], dict[str, Any]]) -> None:
+    """Make a ``WeakSet`` and enter its members."""
+    items, attributes, slots = state
+    _initialize(members, "weakref:WeakSet", (items,))
+    set_attributes(members, attributes, slots)
+
+
+# -- the standard library: context variables -------------------------------------------------------------------------------------------
+
+#: Identity -> variable. They cannot be referred to weakly; the interpreter's contexts keep them anyway.
+_context_variables: dict[str, contextvars.ContextVar[Any]] = {}
+_context_names: dict[int, str] = {}
+
+
+def context_variable(module: str, qualname: str, path: tuple[str, ...]) -> contextvars.ContextVar[Any]:
+    """The context variable of that name."""
+    found = resolve(module, qualname, path)
+    _check(found, contextvars.ContextVar, f"what the reference {'.'.join([f'{module}:{qualname}', *path])} leads to")
+    return found  # type: ignore[no-any-return]
+
+
+def make_context_variable(identity: str, name: str, default: tuple[Any, ...]) -> contextvars.ContextVar[Any]:
+    """The context variable of that identity if this process knows it, else a new one."""
+    _check(identity, str, "the identity of a context variable")
+    with identities.lock:
+        known = _context_variables.get(identity)
+        if known is None:
+            known = contextvars.ContextVar(name, default=default[0]) if default else contextvars.ContextVar(name)
+            _context_variables[identity] = known
+            _context_names[id(known)] = identity
+        return known
+
+
+def remember_context_variable(variable: contextvars.ContextVar[Any], identity: str) -> str:
+    """The identity of a living variable; one that is taken by another variable gets a number behind it. Not written to pickles."""
+    with identities.lock:
+        known = _context_names.get(id(variable))
+        if known is not None:
+            return known
+        number, unique = 0, identity
+        while unique in _context_variables:
+            number += 1
+            unique = f"{identity}-{number}"
+        _context_variables[unique] = variable
+        _context_names[id(variable)] = unique
+        return unique
+
+
+def fill_context(context: contextvars.Context, values: list[tuple[Any, Any]]) -> None:
+    """Set variables in a context."""
+    _check(context, contextvars.Context, "a context")
+    for variable, value in values:
+        _check(variable, contextvars.ContextVar, "a context variable")
+        context.run(variable.set, value)
+
+
+# -- the standard library: views, wrappers and functions that remember -----------------------------------------------------------------
+
+
+def make_view(kind: str, ordered: bool, mapping: dict[Any, Any]) -> Any:
+    """``mapping.keys()``, ``.values()`` or ``.items()``, as ``dict`` or as ``OrderedDict`` has it."""
+    import collections
+
+    base = collections.OrderedDict if ordered else dict
+    _check(mapping, base, "what a view shows")
+    if kind not in ("keys", "values", "items"):
+        raise UnpicklingError(f"malformed pickle: {kind!r} is not a view of a dictionary")
+    return getattr(base, kind)(mapping)
+
+
+def make_memoryview(buffer: Any, format: str, shape: tuple[int, ...], readonly: bool) -> memoryview:
+    """A view of a whole buffer."""
+    view = memoryview(buffer)
+    if view.readonly and not readonly:  # a buffer that came out of band
+        view = memoryview(bytearray(view))
+    if readonly and not view.readonly:
+        view = view.toreadonly()
+    if (view.format, view.shape) == (format, shape):
+        return view
+    view = view.cast("B")
+    return view.cast(format) if len(shape) == 1 else view.cast(format, shape)  # type: ignore[call-overload,no-any-return]
+
+
+def released_memoryview() -> memoryview:
+    """A view that was released."""
+    view = memoryview(b"")
+    view.release()
+    return view
+
+
+def class_namespace(cls: type) -> types.MappingProxyType[str, Any]:
+    """``vars(cls)``."""
+    _check(cls, type, "a class")
+    return type.__dict__["__dict__"].__get__(cls)  # type: ignore[no-any-return]
+
+
+def make_property(cls: type, fget: Any, fset: Any, fdel: Any, doc: Any) -> property:
+    """An object of a subclass of ``property``, without its attributes."""
+    if not (isinstance(cls, type) and issubclass(cls, property)):
+        raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of property")
+    made = cls.__new__(cls)
+    property.__init__(made, fget, fset, fdel, doc)
+    return made
+
+
+def make_static_or_class_method(cls: type, function: Any) -> Any:
+    """An object of a subclass of ``staticmethod`` or ``classmethod``, without its attributes."""
+    if not (isinstance(cls, type) and issubclass(cls, (staticmethod, classmethod))):
+        raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of staticmethod or classmethod")
+    base: Any = staticmethod if issubclass(cls, staticmethod) else classmethod
+    made = cls.__new__(cls, function)
+    base.__init__(made, function)
+    return made
+
+
+def function_cache(module: str, qualname: str, path: tuple[str, ...]) -> Any:
+    """The function with a cache (``functools.lru_cache``) of that name."""
+    found = resolve(module, qualname, path)
+    _check(found, _cache_type(), f"what the reference {'.'.join([f'{module}:{qualname}', *path])} leads to")
+    return found
+
+
+def _cache_type() -> type:
+    return functools._lru_cache_wrapper
+
+
+def make_function_cache(function: Any, maxsize: int | None, typed: bool) -> Any:
+    """``functools.lru_cache(maxsize, typed)(function)``: an empty cache."""
+    if not callable(function):
+        raise UnpicklingError(f"malformed pickle: a cache needs a function, not {type(function).__qualname__}")
+    return functools.lru_cache(maxsize, typed)(function)
+
+
+def make_dispatcher(function: Any) -> Any:
+    """``functools.singledispatch(function)``; :func:`fill_dispatcher` registers the rest."""
+    if not callable(function):
+        raise UnpicklingError(f"malformed pickle: a dispatcher needs a function, not {type(function).__qualname__}")
+    return functools.singledispatch(function)
+
+
+def fill_dispatcher(dispatcher: Any, state: dict[str, Any]) -> None:
+    """Give a ``functools.singledispatch`` function its implementations and attributes."""
+    _check(dispatcher, types.FunctionType, "a dispatcher")
+    for cls, implementation in state["implementations"]:
+        dispatcher.register(cls, implementation)
+    # It copied those of its function before that one was complete.
+    for name in ("name", "qualname", "module", "doc"):
+        setattr(dispatcher, _FUNCTION_STATE.get(name, f"__{name}__"), state[name])
+    dispatcher.__dict__.update(state["attributes"])
+
+
+def make_match(pattern: re.Pattern[Any], method: str, string: Any, position: int, end: int) -> re.Match[Any] | None:
+    """What a pattern finds in a string: the same match once more."""
+    _check(pattern, re.Pattern, "a pattern")
+    if method not in ("match", "search", "fullmatch"):
+        raise UnpicklingError(f"malformed pickle: {method!r} is not a way to match")
+    found: re.Match[Any] | None = getattr(pattern, method)(string, position, end)
+    return found
+
+
+# -- the standard library: open files -----------------------------------------------------------------------------------------------
+
+
+def standard_stream(name: str, path: tuple[str, ...]) -> Any:
+    """``sys.stdin``, ``sys.stdout`` or ``sys.stderr`` of this process, or the ``buffer`` of it."""
+    if name.strip("_") not in ("stdin", "stdout", "stderr") or not {"buffer", "raw"}.issuperset(path):
+        raise UnpicklingError(f"malformed pickle: sys.{'.'.join([name, *path])} is not a standard stream")
+    found = getattr(sys, name)
+    for part in path:
+        found = getattr(found, part, None)
+        if found is None:
+            raise UnpicklingError(f"the pickle holds sys.{'.'.join([name, *path])}, which this process does not have")
+    return found
+
+
+def open_raw_file(cls: type, path: str, mode: str, position: int | None) -> io.FileIO:
+    """The file of that path, never truncated and never created, at that position.
+
+    Raises:
+        UnpicklingError: the file is not there or cannot be opened.
+    """
+    if not (isinstance(cls, type) and issubclass(cls, io.FileIO)):
+        raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of io.FileIO")
+    _check(path, str, "the path of a file")
+    made = cls.__new__(cls)
+    try:
+        io.FileIO.__init__(made, path, mode, opener=_reopen)
+        if position is not None:
+            made.seek(position)
+    except OSError as error:
+        raise UnpicklingError(
+            f"cannot reopen the file {path!r} (mode {mode!r}, position {position}), which was open where the pickle was written: "
+            f"{error.strerror or error}. A pickle holds the path of a file and not its contents"
+        ) from error
+    return made
+
+
+def _reopen(path: str, flags: int) -> int:
+    return os.open(path, flags & ~(os.O_TRUNC | os.O_CREAT | os.O_EXCL))
+
+
+def make_buffered_file(cls: type, raw: Any, position: int | None) -> Any:
+    """A buffered reader or writer over a raw file."""
+    for base in (io.BufferedReader, io.BufferedWriter, io.BufferedRandom):
+        if isinstance(cls, type) and issubclass(cls, base):
+            made: Any = cls.__new__(cls)
+            base.__init__(made, raw)
+            if position is not None:
+                made.seek(position)
+            return made
+    raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of buffered file")
+
+
+def make_text_file(
+    cls: type, buffer: Any, encoding: str, errors: str, newline: str | None, line_buffering: bool, write_through: bool, position: int | None
+) -> io.TextIOWrapper:
+    """Text over a buffered file."""
+    if not (isinstance(cls, type) and issubclass(cls, io.TextIOWrapper)):
+        raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of io.TextIOWrapper")
+    made = cls.__new__(cls)
+    io.TextIOWrapper.__init__(made, buffer, encoding, errors, newline, line_buffering, write_through)
+    if position is not None:
+        made.seek(position)
+    return made
+
+
+def closed_file(cls: type, name: Any, mode: str, encoding: str | None, errors: str | None) -> Any:
+    """A file object that is closed. The file itself need not be here."""
+    _check(cls, type, "the type of a file")
+    raw = io.FileIO(os.devnull, mode.replace("t", "").replace("x", "w"), opener=_reopen)
+    raw.name = name
+    made: Any = raw
+    if not issubclass(cls, io.FileIO):
+        buffered: type = io.BufferedRandom if "+" in mode else io.BufferedReader if "r" in mode else io.BufferedWriter
+        made = make_buffered_file(cls if issubclass(cls, (io.BufferedReader, io.BufferedWriter, io.BufferedRandom)) else buffered, raw, None)
+        if issubclass(cls, io.TextIOWrapper):
+            made = make_text_file(cls, made, encoding or "utf-8", errors or "strict", None, False, False, None)
+    made.close()
+    return made
+
+
+def open_compressed_file(kind: str, path: str, position: int) -> Any:
+    """A compressed file (``gzip``, ``bz2``, ``lzma``) for reading, at that position of its contents.
+
+    Raises:
+        UnpicklingError: the file is not there or cannot be opened.
+    """
+    classes = {"gzip": "GzipFile", "bz2": "BZ2File", "lzma": "LZMAFile"}
+    if kind not in classes:
+        raise UnpicklingError(f"malformed pickle: {kind!r} is not a way to compress files")
+    try:
+        made = getattr(importlib.import_module(kind), classes[kind])(path, "rb")
+        made.seek(position)
+    except OSError as error:
+        raise UnpicklingError(
+            f"cannot reopen the file {path!r} ({kind}, position {position}), which was open where the pickle was written: "
+            f"{error.strerror or error}. A pickle holds the path of a file and not its contents"
+        ) from error
+    return made
+
+
+# -- the standard library: exceptions -----------------------------------------------------------------------------------------------
+
+
+_HEAP_TYPE = 1 << 9
+
+
+def make_exception(cls: type, arguments: tuple[Any, ...]) -> BaseException:
+    """A bare exception: no ``__init__`` or ``__new__`` of its class runs, which may want other arguments than it was raised with."""
+    if not (isinstance(cls, type) and issubclass(cls, BaseException)):
+        raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of exception")
+    base: Any = next(c for c in cls.__mro__ if not c.__flags__ & _HEAP_TYPE)
+    made: BaseException = base.__new__(cls, *arguments)
+    return made
+
+
+def fill_exception(error: BaseException, state: dict[str, Any]) -> None:
+    """Give an exception its arguments, the fields that its builtin class has, its attributes, and what it came from."""
+    _check(error, BaseException, "an exception")
+    if "args" in state:
+        error.args = state["args"]
+    for name, value in state.get("fields", {}).items():
+        setattr(error, name, value)
+    set_attributes(error, state.get("attributes", {}), state.get("slots", {}))
+    if "cause" in state:
+        error.__cause__ = state["cause"]
+    if "context" in state:
+        error.__context__ = state["context"]
+    error.__suppress_context__ = state.get("suppress", False)

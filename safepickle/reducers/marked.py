@@ -28,6 +28,7 @@ def _stand_in(module: str, name: str, doc: str) -> type:
 #: The attribute that a library sets -> the type under which rules speak about functions that have it.
 MARKS: Final[dict[str, type]] = {
     "_torchdynamo_orig_callable": _stand_in("torch", "compile", "What torch.compile and its siblings make of a function."),
+    "_clear_cache": _stand_in("functools", "singledispatch", "What functools.singledispatch makes of a function."),
     "_tf_decorator": _stand_in("tensorflow", "tf_decorator", "What a decorator of TensorFlow makes of a function."),
 }
 

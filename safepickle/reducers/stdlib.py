@@ -2,41 +2,44 @@
 
 - functions, classes, methods and modules: by the name that leads to them, else by value with source
 - code, cells, type variables: by value
-- locks of every kind: a fresh one, not held
+- everything else by topic, a module each: :mod:`~safepickle.reducers.functions`, :mod:`~safepickle.reducers.locks`,
+  :mod:`~safepickle.reducers.containers`, :mod:`~safepickle.reducers.weakrefs`, :mod:`~safepickle.reducers.contexts`,
+  :mod:`~safepickle.reducers.files`, :mod:`~safepickle.reducers.loggings`, :mod:`~safepickle.reducers.exceptions`, and
+  :mod:`~safepickle.reducers.refusals` for what cannot go
 """
 
 from __future__ import annotations
 
-import _thread
 import dataclasses
-import gc
-import threading
 import types
+import typing
 from typing import Any
 
-from .. import restore, sources
+from .. import classes, restore, sources
 from ..registry import SHARE, Registry
-from . import closures, marked, stand_ins
+from . import (
+    closures,
+    containers,
+    contexts,
+    exceptions,
+    files,
+    functions,
+    locks,
+    loggings,
+    marked,
+    refusals,
+    stand_ins,
+    weakrefs,
+)
+from .parts import ORIGIN
 
 __all__ = ["add_rules"]
-
-ORIGIN = __name__
-
-
-def reduce_lock(lock: Any) -> tuple[Any, ...]:
-    """A fresh lock. ``_thread.allocate_lock`` is the one name for it that every version of Python has."""
-    return _thread.allocate_lock, ()
-
-
-def reduce_rlock(lock: Any) -> tuple[Any, ...]:
-    """A fresh reentrant lock."""
-    return threading.RLock, ()
-
 
 def add_rules(registry: Registry) -> None:
     """Enter the rules into the registry of built-in rules."""
     add_code_rules(registry)
-    add_lock_rules(registry)
+    for topic in (functions, locks, containers, weakrefs, contexts, files, loggings, exceptions, refusals):
+        topic.add_rules(registry)
     stand_ins.add_rules(registry)
 
 
@@ -46,7 +49,7 @@ def add_code_rules(registry: Registry) -> None:
     registry.add(types.FunctionType, marked.reduce_function, copy=marked.copy_function, shallow=SHARE, with_pickler=True,
                  origin=ORIGIN, summary=(by_name, "shared; rebuilt where its cells hold an object that is copied"))  # fmt: skip
     registry.add(
-        type, sources.reduce_class, copy=SHARE, subclasses=True, with_pickler=True, origin=ORIGIN, summary=(by_name, "shared")
+        type, classes.reduce_class, copy=SHARE, subclasses=True, with_pickler=True, origin=ORIGIN, summary=(by_name, "shared")
     )
     registry.add(types.MethodType, sources.reduce_method, copy=closures.copy_method, shallow=_copy_method_once, with_pickler=True,
                  origin=ORIGIN, summary=("owner and name", "bound to the copy of its owner"))  # fmt: skip
@@ -54,34 +57,16 @@ def add_code_rules(registry: Registry) -> None:
                  summary=("by name", "shared"))  # fmt: skip
     registry.add(types.CodeType, sources.reduce_code, copy=SHARE, with_pickler=True, origin=ORIGIN, summary=("by value", "shared"))
     registry.add(types.CellType, sources.reduce_cell, copy=closures.copy_cell, with_pickler=True, origin=ORIGIN, summary=("by value", "by value"))
-    for kind in sources.iter_type_variable_kinds():
-        registry.add(kind, sources.reduce_type_variable, copy=SHARE, with_pickler=True, origin=ORIGIN, summary=(by_name, "shared"))
-
-
-    by_value = ("by value", "shared")
-    registry.add(property, reduce_property, copy=SHARE, origin=ORIGIN, summary=by_value)
-    registry.add(staticmethod, reduce_wrapped, copy=SHARE, origin=ORIGIN, summary=by_value)
-    registry.add(classmethod, reduce_wrapped, copy=SHARE, origin=ORIGIN, summary=by_value)
-    registry.add(types.MappingProxyType, reduce_proxy, origin=ORIGIN, summary=("by value", "by value"))
+    for kind in classes.iter_type_variable_kinds():
+        registry.add(kind, classes.reduce_type_variable, copy=SHARE, with_pickler=True, origin=ORIGIN, summary=(by_name, "shared"))
+    registry.add(typing.NewType, classes.reduce_new_type, copy=SHARE, with_pickler=True, origin=ORIGIN, summary=(by_name, "shared"))
+    if hasattr(typing, "TypeAliasType"):
+        registry.add(typing.TypeAliasType, classes.reduce_type_alias, copy=SHARE, with_pickler=True, origin=ORIGIN,
+                     summary=(by_name, "shared"))  # fmt: skip
     for name in ("_FIELD", "MISSING", "_HAS_DEFAULT_FACTORY", "KW_ONLY"):
         marker = getattr(dataclasses, name, None)
         if marker is not None:
             registry.add(type(marker), reduce_marker, copy=SHARE, origin=ORIGIN)
-
-
-def reduce_property(prop: property) -> tuple[Any, ...]:
-    """A property as its functions."""
-    return property, (prop.fget, prop.fset, prop.fdel, prop.__doc__)
-
-
-def reduce_wrapped(wrapper: Any) -> tuple[Any, ...]:
-    """A static or class method as what it wraps."""
-    return type(wrapper), (wrapper.__func__,)
-
-
-def reduce_proxy(proxy: Any) -> tuple[Any, ...]:
-    """A read-only view of a mapping as that mapping; only the garbage collector can name it."""
-    return types.MappingProxyType, (gc.get_referents(proxy)[0],)
 
 
 def reduce_marker(marker: Any) -> tuple[Any, ...]:
@@ -94,10 +79,3 @@ def reduce_marker(marker: Any) -> tuple[Any, ...]:
 
 def _copy_method_once(method: types.MethodType) -> Any:
     return NotImplemented
-
-
-def add_lock_rules(registry: Registry) -> None:
-    """Locks: a fresh one, not held, for both verbs."""
-    fresh = ("a fresh one, not held", "a fresh one, not held")
-    registry.add(type(threading.Lock()), reduce_lock, origin=ORIGIN, summary=fresh)
-    registry.add(type(threading.RLock()), reduce_rlock, origin=ORIGIN, summary=fresh)

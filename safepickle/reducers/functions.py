@@ -1,0 +1,100 @@
+"""Rules for what :mod:`functools` and the builtin descriptors make of functions.
+
+- functions with a cache: by name if one leads there, else the function and the parameters, with an empty cache
+- ``singledispatch`` functions: by name, else the function with all its implementations, open for more
+- ``cached_property``: its function, with a fresh lock where it has one
+- ``property``, ``staticmethod``, ``classmethod``, also of subclasses: their functions
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from typing import Any, Final
+
+from .. import restore, sources
+from ..references import find
+from ..registry import SHARE, Registry
+from . import marked
+from .parts import ORIGIN, state_of
+
+__all__ = ["add_rules"]
+
+
+def add_rules(registry: Registry) -> None:
+    """Enter the rules into the registry of built-in rules."""
+    shared = ("by value", "shared")
+    registry.add(functools._lru_cache_wrapper, reduce_cache, copy=SHARE, origin=ORIGIN,
+                 summary=("by name, else its function and parameters with an empty cache", "shared"))  # fmt: skip
+    registry.add(marked.MARKS["_clear_cache"], reduce_dispatcher, copy=SHARE, origin=ORIGIN,
+                 summary=("by name, else its function and implementations", "shared"))  # fmt: skip
+    registry.add(functools.cached_property, reduce_cached_property, copy=SHARE, origin=ORIGIN, summary=shared)
+    by_name_or_parts = ("by the name of its class, else its functions", "shared")
+    for kind, reduce in ((property, reduce_property), (staticmethod, reduce_wrapped), (classmethod, reduce_wrapped)):
+        registry.add(kind, reduce, copy=SHARE, subclasses=True, with_pickler=True, origin=ORIGIN, summary=by_name_or_parts)
+    registry.add(type(functools.cmp_to_key(max)), reduce_sort_key, origin=ORIGIN, summary=("by value", "by value"))
+
+
+# -- functions that remember -----------------------------------------------------------------------------------------------------
+
+
+def reduce_cache(wrapper: Any) -> Any:
+    """A function with a cache by its name, else its function and parameters. What it has cached stays here."""
+    reference = find(wrapper)
+    if reference is not None:
+        own = (wrapper.__module__, getattr(wrapper, "__qualname__", None))
+        return reference.qualname if (reference.module, reference.qualname) == own and not reference.path else (
+            restore.function_cache, tuple(reference)
+        )  # fmt: skip
+    parameters = wrapper.cache_parameters()
+    state = {name: value for name, value in vars(wrapper).items() if name != "cache_parameters"}
+    return restore.make_function_cache, (wrapper.__wrapped__, parameters["maxsize"], parameters["typed"]), state
+
+
+_DISPATCHER_CODE: Final = functools.singledispatch(lambda: None).__code__
+
+
+def reduce_dispatcher(function: Any) -> Any:
+    """A ``singledispatch`` function as its implementations; declined where it has a name or is something else of that mark."""
+    if function.__code__ is not _DISPATCHER_CODE or find(function, everywhere=False) is not None:
+        return NotImplemented
+    implementations = list(function.registry.items())
+    made_by_functools = {"register", "dispatch", "registry", "_clear_cache"}
+    state = {
+        "implementations": implementations,
+        "attributes": {name: value for name, value in vars(function).items() if name not in made_by_functools},
+        "name": function.__name__, "qualname": function.__qualname__, "module": function.__module__, "doc": function.__doc__,
+    }  # fmt: skip
+    return restore.make_dispatcher, (function.__wrapped__,), state, None, None, restore.fill_dispatcher
+
+
+def reduce_sort_key(key: Any) -> tuple[Any, ...]:
+    """What ``functools.cmp_to_key`` gives, and the keys that it makes: the comparison is shown to the garbage collector alone."""
+    compare, *value = [part for part in gc.get_referents(key) if part is not type(key)]
+    return (functools.cmp_to_key(compare), (value[0],)) if value else (functools.cmp_to_key, (compare,))
+
+
+# -- descriptors -----------------------------------------------------------------------------------------------------------------
+
+
+def reduce_cached_property(prop: functools.cached_property[Any]) -> tuple[Any, ...]:
+    """A cached property as its function and name."""
+    return functools.cached_property, (prop.func,), state_of(prop, {"func", "lock"})
+
+
+def reduce_property(prop: property, pickler: Any) -> tuple[Any, ...]:
+    """A property by name or as its functions; one of a subclass also with its attributes."""
+    if type(prop) is property:
+        return sources.reduce_property(prop, pickler)
+    parts = (prop.fget, prop.fset, prop.fdel, prop.__doc__)
+    return restore.make_property, (type(prop), *parts), state_of(prop, {"__doc__"})
+
+
+def reduce_wrapped(wrapper: Any, pickler: Any) -> tuple[Any, ...]:
+    """A static or class method by name or as what it wraps; one of a subclass also with its attributes."""
+    if type(wrapper) in (staticmethod, classmethod):
+        return sources.reduce_wrapped(wrapper, pickler)
+    return restore.make_static_or_class_method, (type(wrapper), wrapper.__func__), state_of(wrapper, _WRAPPED)
+
+
+_WRAPPED: Final = frozenset((*functools.WRAPPER_ASSIGNMENTS, "__wrapped__"))
