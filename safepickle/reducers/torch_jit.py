@@ -3,7 +3,7 @@
 - scripted and traced modules: the code as the archive that ``torch.jit.save`` writes, without weights; parameters and
   buffers beside it, as tensors like all others: they stay the tensors that an optimizer or another module holds
 - scripted functions: by name, else scripted again from the Python function; traced ones as an archive
-- hooks, ignored methods and attributes that only the Python side of a scripted module has: kept
+- ignored methods and attributes that only the Python side of a scripted module has: kept
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import ast
 import copy
 import textwrap
 import types
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, Final
 
 import torch
@@ -36,6 +36,8 @@ def add_rules(registry: Registry) -> None:
     registry.add(torch.jit.RecursiveScriptModule, reduce_script_module, copy=copy_script_module, shallow=copy.copy,
                  with_pickler=True, origin=ORIGIN,
                  summary=("torch's archive of the code, tensors beside it", "independent, its parameters are leaves"))  # fmt: skip
+    registry.add(torch.jit.ScriptModule, copy=copy_delegating, subclasses=True, origin=ORIGIN,
+                 summary=("as torch does", "with a copy of the module that it wraps"))  # fmt: skip
     registry.add(torch._C.ScriptMethod, reduce_script_method, with_pickler=True, shallow=SHARE, origin=ORIGIN,
                  summary=("its module and its name", "of the copy of its module"))  # fmt: skip
     registry.add(torch.jit.ScriptFunction, reduce_script_function, copy=SHARE, with_pickler=True, origin=ORIGIN,
@@ -83,37 +85,37 @@ def _without_tensors(module: Any, path: Path, taken: list[tuple[Path, str, Any]]
 
 def _wrappers(module: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
     """A scripted module and those in it, as Python sees them."""
+    module = static_vars(module).get("_actual_script_module", module)  # a traced one wraps a scripted one
     yield path, module
     for name, inner in static_vars(module)["_modules"].items():
         yield from _wrappers(inner, (*path, name))
 
 
-def _python_side(module: Any) -> dict[str, Any]:
-    """What only the Python wrapper has: attributes that somebody set, ignored methods, hooks that are not scripted."""
-    own: dict[str, Any] = {}
-    for name, value in static_vars(module).items():
-        if name in _WRAPPER_ATTRIBUTES or isinstance(value, (torch._C.ScriptMethod, property)):
-            continue
-        if name.startswith("__") and isinstance(value, types.MethodType):
-            continue  # of the module that was scripted, for containers
-        if name in _HOOKS:
-            value = {key: hook for key, hook in value.items() if not isinstance(hook, torch.jit.ScriptFunction)}
-        if name not in _EMPTY_ATTRIBUTES or value:
-            own[name] = value
-    return own
-
-
-_HOOKS: Final = frozenset({"_forward_hooks", "_forward_pre_hooks"})  # torch puts the scripted ones there itself
+#: What torch gives the Python side of every scripted module; hooks cannot be added to one.
 _WRAPPER_ATTRIBUTES: Final = frozenset(
-    {"_initializing", "_c", "_parameters", "_buffers", "_modules", "_concrete_type", "_non_persistent_buffers_set"}
-)
-_EMPTY_ATTRIBUTES: Final = frozenset(
     {
+        "_initializing", "_c", "_parameters", "_buffers", "_modules", "_concrete_type", "_non_persistent_buffers_set",
         "_backward_pre_hooks", "_backward_hooks", "_is_full_backward_hook", "_forward_hooks", "_forward_hooks_with_kwargs",
         "_forward_hooks_always_called", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_state_dict_hooks",
         "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
     }
 )  # fmt: skip
+
+
+def _python_side(module: Any, *, containers: bool = False) -> dict[str, Any]:
+    """What only the Python wrapper has: attributes that somebody set, and ignored methods.
+
+    Args:
+        module: a scripted module.
+        containers: also how a container is indexed, which torch leaves to the module that was scripted.
+    """
+    return {
+        name: value
+        for name, value in static_vars(module).items()
+        if name not in _WRAPPER_ATTRIBUTES
+        and not isinstance(value, (torch._C.ScriptMethod, property))
+        and (containers or not (name.startswith("__") and isinstance(value, types.MethodType)))
+    }
 
 
 def reduce_script_module(module: Any, pickler: Any) -> tuple[Any, ...]:
@@ -149,10 +151,20 @@ def copy_script_module(module: Any, memo: Memo) -> Any:
         memo[id(old)] = new
     restore.fill_torch_script_module(copied, {"tensors": deepcopy(taken, memo)})
     for path, wrapper in _wrappers(module):
-        own = _python_side(wrapper)
+        own = _python_side(wrapper, containers=True)
         if own:
             restore.fill_torch_script_module(copied, {"python": [(path, deepcopy(own, memo))]})
     return copied
+
+
+def copy_delegating(module: Any, memo: Memo) -> Generator[Any, Any, Any]:
+    """A traced module, or one of a class with ``script_method``: it asks the module that it wraps how it is copied."""
+    attributes = static_vars(module)
+    if "_actual_script_module" not in attributes:
+        return NotImplemented
+    twin = memo[id(module)] = type(module).__new__(type(module))
+    twin.__dict__.update((yield attributes))
+    return twin
 
 
 def reduce_script_method(method: Any, pickler: Any) -> tuple[Any, ...]:
