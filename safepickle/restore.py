@@ -28,6 +28,7 @@ import types
 import typing
 import warnings
 import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from .errors import UnpicklingError
