@@ -53,9 +53,11 @@ def importable(name: str) -> bool:
     if module is None or name in _MAIN:
         return False
     cached = _importable_cache.get(name)
+    if cached is not None and cached[0]() is module and cached[1]:
+        return True
     path_now = tuple(map(str, sys.path))
-    if cached is not None and cached[0]() is module and (cached[1] or cached[2] == path_now):
-        return cached[1]
+    if cached is not None and cached[0]() is module and cached[2] == path_now:
+        return False
     answer = _findable(name, module)
     try:
         _importable_cache[name] = (weakref.ref(module), answer, path_now)
@@ -85,7 +87,13 @@ def _findable(name: str, module: types.ModuleType) -> bool:
             continue
         if spec is not None:
             return _same_place(spec, module)
-    return False
+    return bool(parent_name) and _is_second_name(module, name, getattr(sys.modules[parent_name], leaf, None))
+
+
+def _is_second_name(module: types.ModuleType, name: str, attribute: Any) -> bool:
+    """Whether its parent gives the name to a module that has another one of its own (``collections.abc``, ``six.moves``)."""
+    first = getattr(getattr(module, "__spec__", None), "name", name)
+    return attribute is module and first != name and sys.modules.get(first) is module and importable(first)
 
 
 def _same_place(spec: Any, module: types.ModuleType) -> bool:
@@ -364,23 +372,51 @@ def _search_wrapper(name: str, key: str, value: Any, obj: Any, function: types.F
 
 
 def _search_other_modules(obj: Any, origins: list[str]) -> Reference | None:
-    """A name in any other module that is imported, those of the same package first."""
+    """A name in any other module that is imported, those of the same package first; there also in a class."""
+    if _was_missed(obj):
+        return None
+    modules = [(name, module) for name, module in _modules() if name not in origins and name not in _MAIN]
     tops = {name.partition(".")[0] for name in origins}
-    holders = [
-        name
-        for name, module in list(sys.modules.items())
-        if name not in origins and name not in _MAIN and issubclass(type(module), types.ModuleType) and _has(module, obj)
-    ]
-    for name in sorted(holders, key=lambda name: (name.partition(".")[0] not in tops, name.count("."), name)):
-        alias = _alias(name, sys.modules[name], obj) if _usable(name) else None
+    holders = [(name, module) for name, module in modules if _has(module, obj)]
+    for name, module in sorted(holders, key=lambda item: (item[0].partition(".")[0] not in tops, item[0].count("."), item[0])):
+        alias = _alias(name, module, obj) if _usable(name) else None
         if alias is not None:
             return alias
+    for name, module in modules:
+        if name.partition(".")[0] in tops and _usable(name):
+            for key, value in list(static_vars(module).items()):
+                found = _search_class(name, key, value, obj) if issubclass(type(value), type) else None
+                if found is not None:
+                    return found
+    _miss(obj)
     return None
+
+
+def _modules() -> list[tuple[str, types.ModuleType]]:
+    return [(name, module) for name, module in list(sys.modules.items()) if issubclass(type(module), types.ModuleType)]
 
 
 def _has(module: types.ModuleType, obj: Any) -> bool:
     # Not `in`: that would ask foreign objects whether they are equal.
     return any([value is obj for value in list(static_vars(module).values())])
+
+
+#: What was searched for in vain, and how many modules there were. A kernel without a name is asked for again and again, and a name
+#: that it gets in a module which was there before is one that a fresh process lacks.
+_missed: dict[int, tuple[weakref.ref[Any], int]] = {}
+
+
+def _was_missed(obj: Any) -> bool:
+    entry = _missed.get(id(obj))
+    return entry is not None and entry[0]() is obj and entry[1] == len(sys.modules)
+
+
+def _miss(obj: Any) -> None:
+    key = id(obj)
+    try:
+        _missed[key] = (weakref.ref(obj, lambda _: _missed.pop(key, None)), len(sys.modules))
+    except TypeError:
+        pass  # it cannot be referred to weakly
 
 
 _placeholder_cache: dict[str, tuple[weakref.ref[types.ModuleType], frozenset[str]]] = {}

@@ -1,4 +1,4 @@
-"""How do functions, classes and modules travel that no name leads to?
+"""How do functions, methods and modules travel that no name leads to?
 
 By value: their code, the globals that they use and nothing else, their cells (shared cells stay shared), and their **source
 text** with its first line, so that ``inspect.getsource``, tracebacks, ``@triton.jit`` and AutoGraph work where they are loaded.
@@ -7,56 +7,57 @@ Everything is written in a stable order and without random ids: equal programs w
 
 from __future__ import annotations
 
-import abc
 import dis
-import enum
-import hashlib
+import functools
 import inspect
-import re
 import sys
 import types
-import typing
-import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from . import restore
 from .references import Reference, find, importable, pickled_by_value, static_vars
+from .texts import CodeCache, source_of
 
 __all__ = [
     "ByValue",
+    "Sorted",
+    "function_by_value",
     "function_reference",
     "global_names",
+    "in_order",
     "reduce_cell",
-    "reduce_class",
     "reduce_code",
     "reduce_function",
     "reduce_method",
     "reduce_module",
-    "reduce_type_variable",
+    "reduce_property",
+    "reduce_wrapped",
     "source_of",
 ]
 
-_GLOBAL_OPS: Final = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
-_HEAP_TYPE: Final = 1 << 9
+_MAIN: Final = frozenset({"__main__", "__mp_main__"})
+_GLOBAL_OPS: Final = frozenset({"LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS"})
+#: In every namespace, or made again where it is loaded.
+_GIVEN: Final = frozenset({"__builtins__", "__name__", "__package__"})
 
 
 class ByValue:
     """What one run of a pickler must remember about things by value: namespaces and cells that several functions share."""
 
     def __init__(self) -> None:
-        self._namespaces: dict[int, tuple[dict[str, Any], Namespace]] = {}
+        self._namespaces: dict[int, tuple[dict[str, Any], Any]] = {}
         self._cells: dict[int, types.CellType] = {}
+        self._submodules: dict[str, list[tuple[frozenset[str], types.ModuleType]]] = {}
         #: What the owner of a function knows better than ``inspect`` does: id -> (function, text, first line, the owner's identity).
         self.texts: dict[int, tuple[Any, str, int, str | None]] = {}
         self._kept: list[Any] = []
 
-    def namespace(self, function: types.FunctionType) -> Namespace:
+    def namespace(self, variables: dict[str, Any]) -> Any:
         """The stand-in for the globals of a function; one for all functions of a module."""
-        entry = self._namespaces.get(id(function.__globals__))
+        entry = self._namespaces.get(id(variables))
         if entry is None:
-            entry = (function.__globals__, Namespace(function))
-            self._namespaces[id(function.__globals__)] = entry
+            entry = self._namespaces[id(variables)] = (variables, _stand_in(variables))
         return entry[1]
 
     def claim(self, cell: types.CellType) -> bool:
@@ -66,9 +67,18 @@ class ByValue:
         self._cells[id(cell)] = cell
         return True
 
-    def claimed(self, cell: types.CellType) -> bool:
-        """Whether somebody else writes the contents."""
-        return id(cell) in self._cells
+    def submodules(self, package: str) -> list[tuple[frozenset[str], types.ModuleType]]:
+        """The imported modules below a package, with the names that lead there."""
+        known = self._submodules.get(package)
+        if known is None:
+            prefix = package + "."
+            found = [
+                (frozenset(name[len(prefix) :].split(".")), module)
+                for name, module in sorted(sys.modules.copy().items())
+                if name.startswith(prefix) and isinstance(module, types.ModuleType)
+            ]
+            known = self._submodules[package] = found
+        return known
 
     def keep(self, obj: Any) -> Any:
         """Keep a temporary alive until the end: the pickler's memo knows objects by their ids."""
@@ -77,13 +87,51 @@ class ByValue:
 
 
 class Namespace:
-    """Stands for the globals of one module while pickling; becomes a dictionary on loading."""
+    """Stands for the globals of a script or a module while pickling; becomes a dictionary on loading."""
 
-    def __init__(self, function: types.FunctionType) -> None:
-        self._names = (function.__globals__.get("__name__"), function.__globals__.get("__package__"))
+    def __init__(self, names: tuple[Any, Any]) -> None:
+        self._names = names
 
     def __reduce__(self) -> tuple[Any, ...]:
         return restore.make_namespace, self._names
+
+
+class ModuleNamespace:
+    """Stands for the globals of a module that was made on the fly: if that module is in the pickle too, they stay its own."""
+
+    def __init__(self, name: str, doc: str | None) -> None:
+        self.module = BareModule(name, doc)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return restore.module_namespace, (self.module,)
+
+
+class BareModule:
+    """Stands for a module without its contents."""
+
+    def __init__(self, name: str, doc: str | None) -> None:
+        self._arguments = (name, doc)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return restore.make_module, self._arguments
+
+
+def _stand_in(variables: dict[str, Any]) -> Any:
+    name = variables.get("__name__")
+    if isinstance(name, str) and name not in _MAIN:
+        module = sys.modules.get(name)
+        if static_vars(module) is not variables or not importable(name) or pickled_by_value(name):
+            doc = variables.get("__doc__")
+            return ModuleNamespace(name, doc if isinstance(doc, str) else None)
+    return Namespace((_home(name), variables.get("__package__")))
+
+
+def _home(name: Any) -> Any:
+    """The module's name; a worker that multiprocessing has started calls the main script something else."""
+    return "__main__" if name == "__mp_main__" else name
+
+
+# -- sets in a stable order ----------------------------------------------------------------------------------------------------
 
 
 class Sorted:
@@ -93,34 +141,43 @@ class Sorted:
         self._values = values
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self._values), (sorted(self._values, key=lambda v: (type(v).__name__, repr(v))),)
+        return type(self._values), (sorted(self._values, key=_order),)
 
 
-# -- source text -------------------------------------------------------------------------------------------------------------
+def _order(value: Any) -> tuple[str, str]:
+    if type(value) in (str, bytes, int, float, bool, type(None)):
+        return type(value).__name__, repr(value)
+    from .digests import content_digest
+    from .registry import default_registry
 
-_text_cache: weakref.WeakKeyDictionary[types.CodeType, tuple[str, int] | None] = weakref.WeakKeyDictionary()
-
-
-def source_of(function: types.FunctionType) -> tuple[str, int] | None:
-    """The text of a function and its first line, or ``None`` where it cannot be had or is visibly not this function's."""
-    code = function.__code__
-    if code not in _text_cache:
-        _text_cache[code] = _read_source(function)
-    return _text_cache[code]
-
-
-def _read_source(function: types.FunctionType) -> tuple[str, int] | None:
-    code = function.__code__
     try:
-        lines, first = inspect.getsourcelines(code)
-    except Exception:  # no file, or a text that does not tokenize
-        return None
-    text = "".join(lines)
-    name = re.escape(code.co_name)
-    expected = r"\blambda\b" if code.co_name == "<lambda>" else rf"\b(def|class)\s+{name}\b"
-    if not re.search(expected, text):  # the file has changed since it was imported
-        return None
-    return text, first
+        return type(value).__name__, content_digest(value, default_registry)
+    except Exception:
+        return type(value).__name__, ""
+
+
+def in_order(read: Callable[[], Any]) -> Any:
+    """What ``read`` returns; a set that only its holder has is replaced by one that is written in order.
+
+    The pickler writes a set itself, in the order of its table. A stand-in is another object to it: what else holds
+    the set would get another set.
+    """
+    value = read()
+    if type(value) is frozenset or (type(value) is set and _holders(read) == _ONE_HOLDER + 1):
+        return Sorted(value)
+    return value
+
+
+def _holders(read: Callable[[], Any]) -> int:
+    return sys.getrefcount(read())
+
+
+def _count_for_one_holder() -> int:
+    holder = {"key": set[int]()}
+    return _holders(lambda: holder["key"])
+
+
+_ONE_HOLDER: Final = _count_for_one_holder()
 
 
 # -- code ---------------------------------------------------------------------------------------------------------------------
@@ -128,15 +185,28 @@ def _read_source(function: types.FunctionType) -> tuple[str, int] | None:
 
 def reduce_code(code: types.CodeType, pickler: Any = None) -> tuple[Any, ...]:
     """A code object as the arguments of its constructor, stamped with the version of Python that can run it."""
-    constants = tuple(_constant(value) for value in code.co_consts)
-    head = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_nlocals, code.co_stacksize,
-            code.co_flags, code.co_code, constants, code.co_names, code.co_varnames, code.co_filename, code.co_name)  # fmt: skip
+    canonical = pickler is not None and pickler.canonical
+    constants: tuple[Any, ...] = code.co_consts if canonical else tuple(map(_constant, code.co_consts))
+    # Strings are interned, so that equal ones are one object whether the code was compiled or read from a file.
+    head = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_nlocals, code.co_stacksize, code.co_flags,
+            code.co_code, constants, _interned(code.co_names), _interned(code.co_varnames))  # fmt: skip
+    name = sys.intern(code.co_name)
+    tail: tuple[Any, ...] = ()
     if sys.version_info >= (3, 11):
-        tail: tuple[Any, ...] = (code.co_qualname, code.co_firstlineno, code.co_linetable, code.co_exceptiontable)
+        name_and_qualname: tuple[Any, ...] = (name, sys.intern(code.co_qualname))
+        tail = (code.co_exceptiontable,)
     else:
-        tail = (code.co_firstlineno, code.co_linetable)
-    tag = sys.implementation.cache_tag
-    return restore.make_code, (tag, *head, *tail, code.co_freevars, code.co_cellvars)
+        name_and_qualname = (name,)
+    place: tuple[Any, ...] = (code.co_firstlineno, code.co_linetable)
+    filename: tuple[Any, ...] = (sys.intern(code.co_filename),)
+    if canonical:  # where it was written is not what it is
+        place, filename = (), ()
+    variables = (_interned(code.co_freevars), _interned(code.co_cellvars))
+    return restore.make_code, (sys.implementation.cache_tag, *head, *filename, *name_and_qualname, *place, *tail, *variables)
+
+
+def _interned(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(map(sys.intern, names))
 
 
 def _constant(value: Any) -> Any:
@@ -144,41 +214,60 @@ def _constant(value: Any) -> Any:
         return Sorted(frozenset(_constant(v) for v in value) if any(type(v) is frozenset for v in value) else value)
     if type(value) is tuple and any(type(v) in (frozenset, tuple) for v in value):
         return tuple(_constant(v) for v in value)
-    return value
+    return sys.intern(value) if type(value) is str else value
 
 
-def global_names(code: types.CodeType) -> list[str]:
+_global_names: CodeCache[tuple[str, ...]] = CodeCache()
+
+
+def global_names(code: types.CodeType) -> tuple[str, ...]:
     """The globals that the code and the code inside it read or write, in the order of their first use."""
-    names: dict[str, None] = {}
+    return _global_names.get(code, lambda code: tuple(dict.fromkeys(_names_in(code))))
+
+
+def _names_in(code: types.CodeType) -> Iterator[str]:
+    stored: set[str] = set()
+    straight = True
     for instruction in dis.get_instructions(code):
-        if instruction.opname in _GLOBAL_OPS:
-            names[instruction.argval] = None
+        operation, name = instruction.opname, instruction.argval
+        if operation in _GLOBAL_OPS:
+            yield name
+        elif operation == "LOAD_NAME" and name not in stored:
+            yield name  # in the body of a class, or of a text that was executed
+        elif operation == "STORE_NAME" and straight:
+            stored.add(name)
+        elif operation == "DELETE_NAME":
+            stored.discard(name)
+        elif "JUMP" in operation or operation.startswith(("FOR_", "SETUP_")) or instruction.is_jump_target:
+            straight = False  # from here on a name may be bound or not
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names.update(dict.fromkeys(global_names(constant)))
-    return list(names)
+            yield from _names_in(constant)
 
 
-def _attribute_names(code: types.CodeType) -> set[str]:
+_attribute_names: CodeCache[frozenset[str]] = CodeCache()
+
+
+def _all_names(code: types.CodeType) -> frozenset[str]:
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            names |= _attribute_names(constant)
-    return names
+            names |= _all_names(constant)
+    return frozenset(names)
 
 
-def _used_submodules(code: types.CodeType, values: list[Any]) -> list[types.ModuleType]:
+def _used_submodules(code: types.CodeType, values: list[Any], context: ByValue) -> list[types.ModuleType]:
     """Submodules that the code reaches as attributes of a package: ``import a`` on the other side would not import ``a.b``."""
     found: dict[str, types.ModuleType] = {}
-    names: set[str] | None = None
     for value in values:
-        if not isinstance(value, types.ModuleType) or not getattr(value, "__package__", None) or "__path__" not in vars(value):
+        if not isinstance(value, types.ModuleType):
             continue
-        names = _attribute_names(code) if names is None else names
-        prefix = value.__name__ + "."
-        for name, module in list(sys.modules.items()):
-            if name.startswith(prefix) and isinstance(module, types.ModuleType) and names.issuperset(name[len(prefix) :].split(".")):
-                found[name] = module
+        variables = static_vars(value)
+        package = variables.get("__name__")
+        if "__path__" not in variables or not isinstance(package, str):
+            continue
+        names = _attribute_names.get(code, _all_names)
+        found.update((module.__name__, module) for needed, module in context.submodules(package) if needed <= names)
     return [found[name] for name in sorted(found)]
 
 
@@ -199,55 +288,116 @@ def reduce_function(function: types.FunctionType, pickler: Any) -> Any:
     if reference is not None:
         # Under its own name the pickler writes the global itself.
         return NotImplemented if reference.qualname == function.__qualname__ else reference.qualname
+    owned = _owned(function)
+    if owned is not None:
+        return restore.class_attribute, owned
     rule = pickler.registry.function_rule(function)
     reduced = rule.reduce(function) if rule is not None else NotImplemented
     return function_by_value(function, pickler) if reduced is NotImplemented else reduced
 
 
+_PARTS: Final = {
+    property: ("fget", "fset", "fdel"),
+    classmethod: ("__func__",),
+    staticmethod: ("__func__",),
+    functools.cached_property: ("func",),
+}
+
+
+def _owned(function: Any) -> tuple[Any, ...] | None:
+    """The class, the name and the part, where a function is inside a property or a class method of an importable class."""
+    owner = _importable_owner(function)
+    if owner is None:
+        return None
+    name = function.__qualname__.rpartition(".")[2]
+    holder = vars(owner).get(name)
+    if holder is function:  # its name leads elsewhere: the metaclass has one
+        return owner, name
+    for part in _PARTS.get(type(holder), ()):
+        if getattr(holder, part) is function:
+            return owner, name, part
+    return None
+
+
+def _importable_owner(function: Any) -> type | None:
+    """The class in whose body a function was written, if a name leads to it."""
+    owner_name = function.__qualname__.rpartition(".")[0] if type(function) is types.FunctionType else ""
+    module = function.__module__ if owner_name else None
+    if not isinstance(module, str) or not importable(module) or pickled_by_value(module):
+        return None
+    found: Any = sys.modules.get(module)
+    for part in owner_name.split("."):
+        found = vars(found).get(part) if isinstance(found, (types.ModuleType, type)) else None
+    if not isinstance(found, type) or find(found, everywhere=False) is None:
+        return None
+    return found
+
+
+_moved: CodeCache[tuple[types.CodeType, tuple[str, str, int] | None]] = CodeCache()
+
+
+def _travelling(function: types.FunctionType) -> tuple[types.CodeType, tuple[str, str, int] | None]:
+    """The code and the text as they travel: under a file name that is made from the text."""
+    return _moved.get(function.__code__, lambda code: _move(function, source_of(function)))
+
+
+def _move(function: types.FunctionType, text: tuple[str, int] | None) -> tuple[types.CodeType, tuple[str, str, int] | None]:
+    code = function.__code__
+    if text is None:
+        # Not its own file's name: what is there, or will be there where it is loaded, is not the text of this function.
+        filename = code.co_filename if code.co_filename == "<string>" else f"<safepickle {code.co_name.strip('<>')}>"
+        return restore.renamed(code, filename), None
+    filename = restore.source_file(function, *text)
+    return restore.renamed(code, filename), (filename, *text)
+
+
 def function_by_value(function: types.FunctionType, pickler: Any) -> tuple[Any, ...]:
     """Code, globals in use, cells, attributes and source text."""
     context: ByValue = pickler.by_value
-    code = function.__code__
     override = context.texts.get(id(function))
     owner = None
     if override is not None and override[0] is function:
-        text: tuple[str, int] | None = (override[1], override[2])
+        code, source = _move(function, (override[1], override[2]))
         owner = override[3]
+        context.keep(code)
+    elif pickler.canonical:
+        code, source = function.__code__, None
     else:
-        text = source_of(function)
-    source = None
-    if text is not None:
-        filename = restore.source_file(function, *text)
-        source = (filename, *text)
-        code = context.keep(restore.renamed(code, filename))
+        code, source = _travelling(function)
     cells = function.__closure__
     fresh = [cell for cell in cells or () if context.claim(cell)]
-    arguments = (code, context.namespace(function), function.__name__, cells, source, *([owner] if owner else []))
-    return restore.make_function, arguments, _function_state(function, fresh), None, None, restore.fill_function
+    namespace = context.namespace(function.__globals__)
+    arguments = (code, namespace, function.__name__, cells, source, *([owner] if owner else []))
+    return restore.make_function, arguments, _function_state(function, fresh, context), None, None, restore.fill_function
 
 
-def _function_state(function: types.FunctionType, cells: list[types.CellType]) -> dict[str, Any]:
+def _function_state(function: types.FunctionType, cells: list[types.CellType], context: ByValue) -> dict[str, Any]:
     code = function.__code__
     available = function.__globals__
-    used = {name: available[name] for name in global_names(code) if name in available and name != "__builtins__"}
-    contents = [(cell, cell.cell_contents) for cell in cells if _is_set(cell)]
+    names = [name for name in global_names(code) if name in available and name not in _GIVEN]
+    used = {sys.intern(name): in_order(lambda: available[name]) for name in names}  # noqa: B023
+    contents = [(cell, in_order(lambda: cell.cell_contents)) for cell in cells if _is_set(cell)]  # noqa: B023
     state: dict[str, Any] = {"globals": used, "cells": contents}
-    modules = _used_submodules(code, [*used.values(), *(value for _, value in contents)])
+    modules = _used_submodules(code, [*used.values(), *(value for _, value in contents)], context)
     if modules:
         state["modules"] = modules
     if function.__dict__:
         state["vars"] = dict(function.__dict__)
     values = (
         ("qualname", function.__qualname__, function.__name__),
-        ("module", function.__module__, available.get("__name__")),
+        ("module", _home(function.__module__), _home(available.get("__name__"))),
         ("doc", function.__doc__, _own_doc(code)),
         ("defaults", function.__defaults__, None),
         ("kwdefaults", function.__kwdefaults__, None),
         ("annotations", _annotations(function), {}),
         ("type_params", getattr(function, "__type_params__", ()), ()),
     )
-    state.update((name, value) for name, value, default in values if value is not default and value != default)
+    state.update((name, value) for name, value, default in values if value is not default and not _is_equal(value, default))
     return state
+
+
+def _is_equal(value: Any, default: Any) -> bool:
+    return type(value) is type(default) and type(value) in (str, dict, tuple) and len(value) == len(default) and value == default
 
 
 def _own_doc(code: types.CodeType) -> Any:
@@ -279,6 +429,9 @@ def reduce_cell(cell: types.CellType, pickler: Any) -> tuple[Any, ...]:
     return restore.make_cell, (), contents, None, None, restore.fill_cell
 
 
+# -- methods and descriptors -----------------------------------------------------------------------------------------------------
+
+
 def reduce_method(method: types.MethodType, pickler: Any) -> Any:
     """A bound method as owner and name where the owner's class has it under that name, else as function and owner."""
     owner, function = method.__self__, method.__func__
@@ -299,161 +452,65 @@ def reduce_method(method: types.MethodType, pickler: Any) -> Any:
     return restore.bind_method, (function, owner)
 
 
-# -- classes -------------------------------------------------------------------------------------------------------------------
-
-_TYPES_BY_NAME: Final = {
-    value: name
-    for name, value in vars(types).items()
-    if isinstance(value, type) and value.__module__ == "builtins" and not hasattr(__builtins__, value.__qualname__)
-}
+def reduce_property(prop: property, pickler: Any = None) -> tuple[Any, ...]:
+    """A property by the name of an importable class that has it, else as its functions."""
+    owned = _owned_descriptor(prop, prop.fget)
+    return (restore.class_attribute, owned) if owned else (property, (prop.fget, prop.fset, prop.fdel, prop.__doc__))
 
 
-def reduce_class(cls: type, pickler: Any) -> Any:
-    """A class by its name, else by value with an identity that makes two payloads of it one class."""
-    if cls.__module__ == "builtins" and cls.__flags__ & _HEAP_TYPE == 0:
-        name = _TYPES_BY_NAME.get(cls)
-        special = (type(None), type(NotImplemented), type(...))
-        return (restore.builtin_type, (name,)) if name is not None and cls not in special else NotImplemented
-    reference = find(cls, everywhere=False)
-    if reference is not None and not reference.path and reference.module == cls.__module__:
-        own = (reference.module, reference.qualname) == (cls.__module__, cls.__qualname__)
-        return NotImplemented if own else reference.qualname
-    if not cls.__flags__ & _HEAP_TYPE:
-        return NotImplemented  # made in C: nothing but its name can be written
-    return class_by_value(cls, pickler)
+def reduce_wrapped(wrapper: Any, pickler: Any = None) -> tuple[Any, ...]:
+    """A static or class method by the name of an importable class that has it, else as what it wraps."""
+    owned = _owned_descriptor(wrapper, wrapper.__func__)
+    return (restore.class_attribute, owned) if owned else (type(wrapper), (wrapper.__func__,))
 
 
-def class_by_value(cls: type, pickler: Any) -> tuple[Any, ...]:
-    """Bases, metaclass and attributes."""
-    identity = _identity(cls, pickler)
-    metaclass = type(cls)
-    namespace: dict[str, Any] = {"__module__": cls.__module__, "__qualname__": cls.__qualname__}
-    slots = vars(cls).get("__slots__")
-    if slots is not None:
-        names = [slots] if isinstance(slots, str) else list(slots)
-        namespace["__slots__"] = tuple(names)
-    if "__orig_bases__" in vars(cls):
-        namespace["__orig_bases__"] = vars(cls)["__orig_bases__"]  # typing.Generic asks for it while the class is made
-    bases = cls.__bases__
-    state: dict[str, Any] = {"attributes": _class_attributes(cls)}
-    if isinstance(cls, enum.EnumMeta):
-        members = [(name, _plain_value(member)) for name, member in cls.__members__.items()]
-        extras = {name: extra for name, member in cls.__members__.items() if (extra := _member_extras(member))}
-        if extras:
-            state["members"] = extras
-        options = {"boundary": boundary} if (boundary := vars(cls).get("_boundary_")) is not None else {}
-        arguments = (identity, metaclass, cls.__name__, bases, namespace, members, options)
-        return restore.make_enum, arguments, state, None, None, restore.fill_class
-    if isinstance(cls, abc.ABCMeta):
-        registered = _registered(cls)
-        if registered:
-            state["registered"] = registered
-        if vars(cls).get("__abstractmethods__"):
-            state["abstract"] = sorted(vars(cls)["__abstractmethods__"])
-    return restore.make_class, (identity, metaclass, cls.__name__, bases, namespace), state, None, None, restore.fill_class
-
-
-def _identity(cls: type, pickler: Any) -> str:
-    if pickler.canonical:
-        return f"{cls.__module__}:{cls.__qualname__}"
-    known = restore.identities.identity_of(cls)
-    if known is None:
-        from .digests import content_digest
-
-        content = content_digest(cls, pickler.registry)
-        known = restore.identities.remember(cls, f"{cls.__module__}:{cls.__qualname__}:{content[:24]}")
-    restore.mark_complete(cls)
-    return known
-
-
-def _plain_value(member: enum.Enum) -> Any:
-    return member._value_
-
-
-def _member_extras(member: enum.Enum) -> dict[str, Any]:
-    own = {"_value_", "_name_", "__objclass__", "_sort_order_", "_inverted_"}
-    return {name: value for name, value in vars(member).items() if name not in own}
-
-
-_MADE_BY_TYPE: Final = frozenset({"__dict__", "__weakref__", "__module__", "__qualname__", "__slots__", "_abc_impl", "__abstractmethods__",
-                                 "__orig_bases__"})  # fmt: skip
-
-
-def _class_attributes(cls: type) -> dict[str, Any]:
-    slots = {name for name, value in vars(cls).items() if isinstance(value, types.MemberDescriptorType)}
-    is_enum = isinstance(cls, enum.EnumMeta)
-    members = set(cls.__members__) if is_enum else set()  # type: ignore[attr-defined]
-    attributes: dict[str, Any] = {}
-    for name, value in vars(cls).items():
-        if name in _MADE_BY_TYPE or name in slots or name in members:
-            continue
-        if is_enum and (re.fullmatch(r"_[a-z]\w*_|__(new|format|str|repr|reduce_ex|dir|hash)__", name)):
-            if name.startswith("_") and not name.startswith("__"):
-                continue
-            if not isinstance(value, types.FunctionType) or importable(value.__module__ or ""):
-                continue  # put there by the metaclass
-        if name == "__static_attributes__":
-            value = tuple(sorted(value))  # 3.13 collects them in a set
-        attributes[name] = Sorted(value) if type(value) is frozenset else value
-    if "__doc__" in attributes and attributes["__doc__"] is None:
-        del attributes["__doc__"]
-    return attributes
-
-
-def _registered(cls: type) -> list[type]:
-    import _abc  # type: ignore[import-not-found]
-
-    try:
-        references = _abc._get_dump(cls)[0]
-    except Exception:
-        return []
-    found = [ref() for ref in references]
-    return sorted((c for c in found if c is not None), key=lambda c: (c.__module__, c.__qualname__))
-
-
-def reduce_type_variable(variable: Any, pickler: Any) -> Any:
-    """A type variable by its name, else by value."""
-    reference = find(variable, everywhere=False)
-    if reference is not None and not reference.path:
-        return reference.qualname if reference.module == variable.__module__ else NotImplemented
-    module = getattr(variable, "__module__", None)
-    loaded = sys.modules.get(module or "")
-    name = variable.__name__
-    if loaded is not None and importable(module) and not pickled_by_value(module) and static_vars(loaded).get(name) is variable:
-        return name
-    kind = type(variable).__name__
-    options: dict[str, Any] = {}
-    arguments: tuple[Any, ...] = ()
-    if kind == "TypeVar":
-        arguments = variable.__constraints__
-        options["bound"] = variable.__bound__
-    if kind in ("TypeVar", "ParamSpec"):
-        options.update(covariant=variable.__covariant__, contravariant=variable.__contravariant__)
-        if kind == "TypeVar" and getattr(variable, "__infer_variance__", False):
-            options["infer_variance"] = True
-    identity = f"{module}:{name}:{kind}:{arguments!r}:{sorted(options.items())!r}"
-    digest = hashlib.sha256(identity.encode()).hexdigest()[:24]
-    known = restore.identities.identity_of(variable) or restore.identities.remember(variable, f"{module}:{name}:{digest}")
-    return restore.make_type_variable, (known, kind, name, arguments, options)
+def _owned_descriptor(descriptor: Any, function: Any) -> tuple[type, str] | None:
+    owner = _importable_owner(function)
+    name = function.__qualname__.rpartition(".")[2] if owner is not None else ""
+    return (owner, name) if owner is not None and vars(owner).get(name) is descriptor else None
 
 
 # -- modules -------------------------------------------------------------------------------------------------------------------
 
+_NOT_CONTENTS: Final = frozenset({"__builtins__", "__spec__", "__loader__", "__name__", "__doc__"})
+
 
 def reduce_module(module: types.ModuleType, pickler: Any) -> tuple[Any, ...]:
     """A module by its name, if an import finds it, else by value."""
-    name = module.__name__
-    if sys.modules.get(name) is module and (name == "__main__" or importable(name)):
-        return restore.submodule, (name,)
-    if getattr(module, "__spec__", None) is not None and getattr(module, "__file__", None) is None and importable(name):
-        return restore.submodule, (name,)
-    state = {k: v for k, v in vars(module).items() if k not in ("__builtins__", "__spec__", "__loader__", "__name__", "__doc__")}
-    return restore.make_module, (name, module.__doc__), state, None, None, restore.fill_module
+    name = static_vars(module).get("__name__")
+    if not isinstance(name, str):
+        name = module.__name__
+    if name in _MAIN and sys.modules.get(name) is module:
+        return restore.submodule, ("__main__",)
+    if not pickled_by_value(name):
+        if _is_imported(module, name):
+            return restore.submodule, (name,)
+        holder = _holder_of(module, name)
+        if holder is not None:
+            return restore.module_attribute, holder
+    variables = static_vars(module)
+    context: ByValue = pickler.by_value
+    stand_in = context.namespace(variables)
+    bare = stand_in.module if isinstance(stand_in, ModuleNamespace) else context.keep(BareModule(name, module.__doc__))
+    contents = {sys.intern(key): value for key, value in variables.items() if key not in _NOT_CONTENTS}
+    cls = None if type(module) is types.ModuleType else type(module)
+    return restore.same_module, (bare,), (cls, contents), None, None, restore.fill_module
 
 
-def iter_type_variable_kinds() -> Iterator[type]:
-    """The types of type variables in this Python."""
-    for name in ("TypeVar", "ParamSpec", "TypeVarTuple"):
-        kind = getattr(typing, name, None)
-        if kind is not None:
-            yield kind
+def _is_imported(module: types.ModuleType, name: str) -> bool:
+    """Whether an import of that name gives this module, or one that is as good."""
+    if not importable(name):
+        return False
+    here = sys.modules.get(name)
+    if here is module or type(module) is not types.ModuleType:  # a lazy stand-in of a class of its own
+        return True
+    file = static_vars(module).get("__file__")  # imported, thrown out of sys.modules and imported again
+    return isinstance(file, str) and static_vars(here).get("__file__") == file and module.__spec__ is not None
+
+
+def _holder_of(module: types.ModuleType, name: str) -> tuple[str, str] | None:
+    """The importable module, and the name in it, that holds a lazy module which is not imported under its own name."""
+    parent, _, leaf = name.rpartition(".")
+    if type(module) is not types.ModuleType and importable(parent) and static_vars(sys.modules[parent]).get(leaf) is module:
+        return parent, leaf
+    return None
