@@ -331,7 +331,7 @@ def _search_own_module(name: str, obj: Any, function: types.FunctionType | None)
         if type(key) is not str or not key.isidentifier():
             continue
         if issubclass(type(value), type):
-            found = _search_class(name, key, value, obj) if searchable else None
+            found = _search_class(name, key, value, obj) if searchable and _is_own_class(name, key, value) else None
         else:
             found = _search_wrapper(name, key, value, obj, function)
         if found is not None:
@@ -348,12 +348,11 @@ def _alias(name: str, module: types.ModuleType, obj: Any) -> Reference | None:
 
 def _search_class(name: str, qualname: str, cls: type, obj: Any) -> Reference | None:
     """An attribute, or a static method, of a class or of a class in its body."""
-    if cls.__module__ != name or cls.__qualname__ != qualname:
-        return None  # imported, or an alias
     for attribute, member in list(vars(cls).items()):
         dotted = f"{qualname}.{attribute}"
         if issubclass(type(member), type):
-            found = _search_class(name, dotted, member, obj)
+            in_body = member.__qualname__ == f"{cls.__qualname__}.{attribute}"
+            found = _search_class(name, dotted, member, obj) if in_body else None
             if found is not None:
                 return found
         elif member is obj or (type(member) is staticmethod and member.__func__ is obj):
@@ -361,6 +360,13 @@ def _search_class(name: str, qualname: str, cls: type, obj: Any) -> Reference | 
             if leads_to(reference, obj):
                 return reference
     return None
+
+
+def _is_own_class(name: str, key: str, value: Any) -> bool:
+    """Whether a module made this class: under this very name, or in one of its functions."""
+    return (
+        issubclass(type(value), type) and value.__module__ == name and (value.__qualname__ == key or "<locals>" in value.__qualname__)
+    )
 
 
 def _search_wrapper(name: str, key: str, value: Any, obj: Any, function: types.FunctionType | None) -> Reference | None:
@@ -385,7 +391,7 @@ def _search_other_modules(obj: Any, origins: list[str]) -> Reference | None:
     for name, module in modules:
         if name.partition(".")[0] in tops and _usable(name):
             for key, value in list(static_vars(module).items()):
-                found = _search_class(name, key, value, obj) if issubclass(type(value), type) else None
+                found = _search_class(name, key, value, obj) if _is_own_class(name, key, value) else None
                 if found is not None:
                     return found
     _miss(obj)

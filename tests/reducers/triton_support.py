@@ -1,0 +1,79 @@
+"""How do tests compile kernels without a GPU, and count how often that happens?"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+__all__ = ["MODES", "compiled_ptx", "compilations", "stub_driver"]
+
+#: The two ways in which Triton makes kernels, as changes to a child's environment.
+MODES = {"compiler": {"TRITON_INTERPRET": None}, "interpreter": {"TRITON_INTERPRET": "1"}}
+
+
+class StubDriver:
+    """Says that there is a GPU, which is enough to compile for it."""
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: Any = None) -> int:
+        return 0
+
+    def get_device_interface(self) -> Any:
+        import torch
+
+        return torch
+
+    def get_benchmarker(self) -> Any:
+        return lambda call, quantiles: [1.0, 1.0, 1.0]
+
+    def is_active(self) -> bool:
+        return True
+
+
+@contextlib.contextmanager
+def stub_driver() -> Iterator[None]:
+    """Triton compiles for sm_90 within this block."""
+    from triton.runtime import driver
+
+    before = driver._active
+    driver.set_active(StubDriver())
+    try:
+        yield
+    finally:
+        driver._active = before
+
+
+def compiled_ptx(kernel: Any, *arguments: Any, **constants: Any) -> str:
+    """Compile a kernel for arguments of these types and return the assembly."""
+    with stub_driver():
+        compiled = kernel.warmup(*arguments, grid=(1,), **constants)
+    if isinstance(compiled, list):  # a tuned kernel compiles each of its configurations
+        compiled = compiled[0]
+    return str(compiled.asm["ptx"])
+
+
+@contextlib.contextmanager
+def compilations() -> Iterator[list[str]]:
+    """What Triton does for kernels that were not launched before, within this block: ``"compiled <name>"``, or ``"read <name>"``
+    where its cache on disk has the result."""
+    from triton import knobs
+
+    done: list[str] = []
+    before = knobs.compilation.listener
+
+    def listen(*, src: Any, cache_hit: bool, **_: Any) -> None:
+        done.append(f"{'read' if cache_hit else 'compiled'} {src.name}")
+
+    knobs.compilation.listener = listen
+    try:
+        yield done
+    finally:
+        knobs.compilation.listener = before
