@@ -80,6 +80,7 @@ __all__ = [
     "torch_compile",
     "torch_compiled",
     "torch_compiler",
+    "torch_config_patch",
     "torch_disable",
     "torch_run_compiled",
     "fill_torch_script_module",
@@ -150,6 +151,18 @@ __all__ = [
     "open_compressed_file",
     "make_exception",
     "fill_exception",
+    "keras_object",
+    "fill_keras_object",
+    "keras_tensor",
+    "fill_keras_tensor",
+    "keras_node",
+    "fill_keras_node",
+    "keras_tracker",
+    "fill_keras_tracker",
+    "keras_container",
+    "fill_keras_container",
+    "builtin_descriptor",
+    "fill_codecs_stream",
 ]
 
 
@@ -949,6 +962,17 @@ def torch_compiler(kind: str, options: dict[str, Any]) -> Any:
     made = makers[kind](lambda: None, options)
     names = made.__code__.co_freevars
     return made.__closure__[names.index("self")].cell_contents
+
+
+def torch_config_patch(module: str, changes: dict[str, Any]) -> Any:
+    """A context manager that changes settings of a part of torch (``torch._dynamo.config.patch``)."""
+    from torch.utils._config_module import ConfigModule
+
+    _check(module, str, "a module name")
+    _check(changes, dict, "settings")
+    config = load(module)
+    _check(config, ConfigModule, "a module of settings")
+    return config.patch(changes)
 
 
 def torch_compiled(module: str, qualname: str, path: tuple[str, ...]) -> types.FunctionType:
@@ -2046,6 +2070,13 @@ class _Gone:
         """What dead references to methods refer to."""
 
 
+class _GoneFunction:
+    """What dead proxies of functions refer to, for a moment."""
+
+    def __call__(self) -> None:
+        """Never called."""
+
+
 def make_weak_reference(cls: type, target: tuple[Any, ...], callback: Any = None) -> weakref.ref[Any]:
     """A ``weakref.ref``, or an object of a subclass without its attributes."""
     if not (isinstance(cls, type) and issubclass(cls, weakref.ref)):
@@ -2069,9 +2100,9 @@ def make_weak_method(cls: type, target: tuple[Any, ...], callback: Any = None) -
     return made
 
 
-def make_weak_proxy(target: tuple[Any, ...], callback: Any = None) -> Any:
-    """A ``weakref.proxy``."""
-    return weakref.proxy(target[0] if target else _Gone(), callback)
+def make_weak_proxy(target: tuple[Any, ...], callback: Any = None, called: bool = False) -> Any:
+    """A ``weakref.proxy``; a dead one of an object that could be called, if so."""
+    return weakref.proxy(target[0] if target else _GoneFunction() if called else _Gone(), callback)
 
 
 def make_finalizer(cls: type, target: tuple[Any, ...], call: tuple[Any, ...]) -> weakref.finalize[Any, Any]:
@@ -2189,6 +2220,18 @@ def class_namespace(cls: type) -> types.MappingProxyType[str, Any]:
     """``vars(cls)``."""
     _check(cls, type, "a class")
     return type.__dict__["__dict__"].__get__(cls)  # type: ignore[no-any-return]
+
+
+def builtin_descriptor(cls: type, name: str) -> Any:
+    """A descriptor that a class made in C, or ``type`` itself, has put into its namespace."""
+    _check(cls, type, "the owner of a descriptor")
+    _check(name, str, "the name of a descriptor")
+    found = class_namespace(cls).get(name)
+    _check(found, _BUILTIN_DESCRIPTORS, f"{cls.__qualname__}.{name}")
+    return found
+
+
+_BUILTIN_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType, types.ClassMethodDescriptorType)
 
 
 def make_property(cls: type, fget: Any, fset: Any, fdel: Any, doc: Any) -> property:
@@ -2321,6 +2364,14 @@ def make_text_file(
     return made
 
 
+def fill_codecs_stream(stream: Any, attributes: dict[str, Any]) -> None:
+    """Give a stream of :mod:`codecs` its attributes; not by the usual way, because such streams look for what they lack in their file."""
+    import codecs
+
+    _check(stream, (codecs.Codec, codecs.StreamReaderWriter, codecs.StreamRecoder), "a stream of codecs")
+    object.__getattribute__(stream, "__dict__").update(attributes)
+
+
 def closed_file(cls: type, name: Any, mode: str, encoding: str | None, errors: str | None) -> Any:
     """A file object that is closed. The file itself need not be here."""
     _check(cls, type, "the type of a file")
@@ -2384,3 +2435,153 @@ def fill_exception(error: BaseException, state: dict[str, Any]) -> None:
     if "context" in state:
         error.__context__ = state["context"]
     error.__suppress_context__ = state.get("suppress", False)
+
+
+# -- Keras -----------------------------------------------------------------------------------------------------------------------
+
+
+def _keras_kinds() -> tuple[type, ...]:
+    import keras
+    from keras.src.ops.operation import Operation
+    from keras.src.optimizers.base_optimizer import BaseOptimizer
+
+    return Operation, keras.metrics.Metric, keras.losses.Loss, BaseOptimizer
+
+
+def keras_object(cls: type) -> Any:
+    """A layer, model, operation, metric, loss or optimizer before its ``__init__``; :func:`fill_keras_object` brings its attributes."""
+    _check_subclass(cls, _keras_kinds(), "an object of Keras")
+    for base in cls.__mro__:
+        # That of Keras itself: it wraps ``build``, and a user's own may want arguments.
+        if "__new__" in vars(base) and (base.__module__ or "").startswith("keras."):
+            made = base.__new__(cls)
+            break
+    else:
+        made = object.__new__(cls)
+    if isinstance(made, _keras_kinds()[0]):
+        made.__dict__["_inbound_nodes"], made.__dict__["_outbound_nodes"] = [], []
+    return made
+
+
+def fill_keras_object(made: Any, state: dict[str, Any]) -> None:
+    """Give an object of Keras its attributes, and what depends on the addresses of objects."""
+    _check(made, _keras_kinds(), "an object of Keras")
+    attributes = state["attributes"]
+    made.__dict__.update(attributes)
+    if state.get("signature"):
+        made.__dict__["_call_signature"] = inspect.signature(made.call)
+    if state.get("graph"):
+        made.__dict__["_nodes"] = _keras_node_keys(made)
+    if state.get("indices"):
+        keys = [made._var_key(variable) for variable in made._trainable_variables]
+        made.__dict__["_trainable_variables_indices"] = {key: index for index, key in enumerate(keys)}
+
+
+def _keras_node_keys(function: Any) -> set[str]:
+    from keras.src.ops.function import make_node_key
+
+    nodes = [node for nodes in function._nodes_by_depth.values() for node in nodes]
+    return {make_node_key(node.operation, node.operation._inbound_nodes.index(node)) for node in nodes}
+
+
+def keras_tensor() -> Any:
+    """A symbolic tensor before it has its shape; :func:`fill_keras_tensor` brings it."""
+    import keras
+
+    return object.__new__(keras.KerasTensor)
+
+
+def fill_keras_tensor(tensor: Any, state: tuple[dict[str, Any], Any]) -> None:
+    """Give a symbolic tensor its attributes; the node that made it, which comes along, has told it where it is from."""
+    import keras
+
+    _check(tensor, keras.KerasTensor, "a symbolic tensor")
+    attributes, _node = state
+    tensor.__dict__.update(attributes)
+
+
+def keras_node() -> Any:
+    """A node of a graph of operations, unconnected; :func:`fill_keras_node` connects it."""
+    from keras.src.ops.node import Node
+
+    return object.__new__(Node)
+
+
+def fill_keras_node(node: Any, state: dict[str, Any]) -> None:
+    """Connect a node to its operation, to the operations that its inputs come from, and to its outputs."""
+    from keras.src.ops.node import KerasHistory, Node
+
+    _check(node, Node, "a node")
+    node.__dict__.update(state["attributes"])
+    operation = node.operation
+    index = len(operation._inbound_nodes)
+    operation._inbound_nodes.append(node)
+    for tensor in node.arguments.keras_tensors:
+        source = tensor._keras_history.operation
+        if source is not None:
+            source._outbound_nodes.append(node)
+    if state["recorded"]:
+        for position, tensor in enumerate(node.outputs):
+            tensor.__dict__["_keras_history"] = KerasHistory(operation, index, position)
+
+
+def keras_tracker() -> Any:
+    """What collects the variables and layers among the attributes of an object, empty; :func:`fill_keras_tracker` fills it."""
+    from keras.src.utils.tracking import Tracker
+
+    return object.__new__(Tracker)
+
+
+def fill_keras_tracker(tracker: Any, state: dict[str, Any]) -> None:
+    """Give a tracker its collections."""
+    from keras.src.utils.tracking import Tracker
+
+    _check(tracker, Tracker, "a tracker")
+    tests = _keras_tests()
+    tracker.config = {
+        name: (tests.get(name, test), collection) for name, (test, collection, _members) in state["collections"].items()
+    }
+    # From the members and not from the collection, which may be still incomplete here.
+    tracker.stored_ids = {name: {id(member) for member in members} for name, (_, _, members) in state["collections"].items()}
+    tracker.__dict__.update(state["attributes"])
+
+
+def _keras_tests() -> dict[str, Any]:
+    """Name of a collection -> whether a value belongs into it."""
+    import keras
+    from keras.src.backend import Variable
+
+    return {
+        "variables": lambda value: isinstance(value, Variable),
+        "trainable_variables": lambda value: isinstance(value, Variable) and value.trainable,
+        "non_trainable_variables": lambda value: isinstance(value, Variable) and not value.trainable,
+        "metrics": lambda value: isinstance(value, keras.metrics.Metric),
+        "layers": lambda value: isinstance(value, keras.Layer) and not isinstance(value, keras.metrics.Metric),
+        "seed_generators": lambda value: isinstance(value, keras.random.SeedGenerator),
+    }
+
+
+def keras_container(cls: type) -> Any:
+    """A list, dictionary or set whose items are tracked, empty; :func:`fill_keras_container` fills it."""
+    from keras.src.utils import tracking
+
+    kinds = tuple(getattr(tracking, name) for name in _KERAS_CONTAINERS if hasattr(tracking, name))
+    _check_subclass(cls, kinds, "a tracked container")
+    return cls()
+
+
+_KERAS_CONTAINERS = ("TrackedList", "TrackedDict", "TrackedOrderedDict", "TrackedSet")
+
+
+def fill_keras_container(container: Any, state: tuple[Any, Any]) -> None:
+    """Give a tracked container its items, which are tracked already, and its tracker."""
+    items, tracker = state
+    if isinstance(container, list):
+        list.extend(container, items)
+    elif isinstance(container, set):
+        set.update(container, items)
+    else:
+        _check(container, dict, "a tracked container")
+        for key, value in items:
+            dict.__setitem__(container, key, value)
+    container.tracker = tracker

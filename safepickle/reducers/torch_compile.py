@@ -10,6 +10,7 @@ behind; the first call of what comes back compiles. A compiled bound method is b
 
 from __future__ import annotations
 
+import contextlib
 import types
 from collections.abc import Generator
 from typing import Any, Final
@@ -49,6 +50,8 @@ def add_rules(registry: Registry) -> None:
     for name in ("OptimizeContext", "DisableContext", "RunOnlyContext"):
         registry.add(f"torch._dynamo.eval_frame:{name}", reduce_context, copy=SHARE, origin=ORIGIN,
                      summary=("its options", "shared"))  # fmt: skip
+    registry.add_made_classes(contextlib.ContextDecorator, is_config_patch, reduce_config_patch, copy=SHARE, origin=ORIGIN,
+                              summary=("the settings that it changes", "shared"))  # fmt: skip
     registry.add(torch.nn.Module, reduce_module, subclasses=True, with_pickler=True, origin=ORIGIN,
                  summary=("its attributes; a compiled call by recipe, hooks by value", "the same, bound to the copy"))  # fmt: skip
 
@@ -308,6 +311,19 @@ def reduce_context(context: Any) -> tuple[Any, ...]:
     """What compiles functions by these options."""
     compile_again, options = _recipe(context)
     return restore.torch_compiler, (compile_again.__name__, options)
+
+
+def is_config_patch(cls: type) -> bool:
+    """Whether the class is what ``torch._dynamo.config.patch(...)`` makes, one for each call."""
+    return cls.__qualname__ == "ConfigModule.patch.<locals>.ConfigPatch"
+
+
+def reduce_config_patch(patch: Any) -> Any:
+    """The module of settings and what is changed there; what it was before is known where the patch is in force only."""
+    config = cell_value(type(patch).__enter__, "config")
+    if config is None:
+        return NotImplemented
+    return restore.torch_config_patch, (config.__name__, dict(patch.changes))
 
 
 # -- modules with a compiled call, or with hooks -----------------------------------------------------------------------------

@@ -234,12 +234,19 @@ def _module_state(module: Any) -> dict[str, Any]:
     return {"attributes": attributes, "graph": static_vars(module)["_graph"]}
 
 
+def _pickled_state(module: Any) -> dict[str, Any]:
+    state = _module_state(module)
+    if state["attributes"].get("shape_env") is not None:
+        state["attributes"]["shape_env"] = None  # symbolic shapes stay behind, here as in the metadata
+    return state
+
+
 def reduce_graph_module(module: Any) -> Any:
     """The graph and all attributes; the code is generated again."""
     if "_graph" not in static_vars(module):
         return NotImplemented  # not finished
     arguments = _module_arguments(module)
-    return restore.torch_graph_module, arguments, _module_state(module), None, None, restore.fill_torch_graph_module
+    return restore.torch_graph_module, arguments, _pickled_state(module), None, None, restore.fill_torch_graph_module
 
 
 def copy_graph_module(module: Any, memo: Memo) -> Generator[Any, Any, Any]:
