@@ -40,6 +40,7 @@ LIBRARIES: Final[dict[str, str]] = {
     "torch": "safepickle.reducers.torch",
     "triton": "safepickle.reducers.triton",
     "tensorflow": "safepickle.reducers.tensorflow",
+    "keras": "safepickle.reducers.keras",
 }
 
 #: A rule that applies through inheritance yields to one of these defined on a more derived class.
