@@ -30,9 +30,12 @@ def copy_function(function: types.FunctionType, memo: dict[Any, Any]) -> Generat
     memo[id(function)] = twin
     changed = False
     for old, new in zip(function.__closure__ or (), cells, strict=True):
-        if old is new or _is_filled(new) or not _is_filled(old):
+        if old is new or not _is_filled(old):
             continue
         contents = old.cell_contents
+        if _is_filled(new):  # by a function that shares the variable, which may still be at it
+            changed = changed or _entangled([contents], memo)
+            continue
         new.cell_contents = contents
         if _entangled([contents], memo):
             new.cell_contents = copied = yield contents
