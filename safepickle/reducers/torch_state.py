@@ -23,6 +23,7 @@ from .. import restore
 from ..errors import PicklingError
 from ..references import static_vars
 from ..registry import SHARE, Registry
+from .torch_tensors import stands_aside
 
 __all__ = ["add_rules"]
 
@@ -168,18 +169,35 @@ def reduce_process_group(group: Any) -> tuple[Any, ...]:
 
 def add_value_rules(registry: Registry) -> None:
     """Generators, and small descriptions that torch forgot to make picklable."""
-    registry.add(torch.Generator, reduce_generator, copy=copy_generator, origin=ORIGIN,
+    registry.add(torch.Generator, reduce_generator, copy=copy_generator, with_pickler=True, origin=ORIGIN,
                  summary=("device and state: the same next numbers", "the same"))  # fmt: skip
     registry.add(torch.finfo, reduce_info, copy=SHARE, origin=ORIGIN, summary=("its type", "shared"))
     registry.add(torch.iinfo, reduce_info, copy=SHARE, origin=ORIGIN, summary=("its type", "shared"))
     registry.add(torch.memory_format, reduce_memory_format, copy=SHARE, origin=ORIGIN, summary=("by name", "shared"))
 
 
-def reduce_generator(generator: torch.Generator) -> Any:
-    """A generator with its state, as torch does it where torch does."""
-    if "__reduce__" in vars(type(generator)):
+class _Numbers:
+    """A tensor of bytes that is written as a list, and so is there as soon as it is loaded."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._numbers = tensor.tolist()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return torch.ByteTensor, (self._numbers,)
+
+
+def reduce_generator(generator: torch.Generator, pickler: Any) -> Any:
+    """A generator with its state, as torch does it where torch does.
+
+    ``torch.save`` in the old format brings the contents of tensors after all objects: too late for a state.
+    """
+    reduce = getattr(generator, "__reduce__", None)
+    if pickler is None or "__reduce__" not in vars(type(generator)) or reduce is None:
+        return restore.torch_generator, (str(generator.device), generator.get_state())
+    if not stands_aside(pickler):
         return NotImplemented
-    return restore.torch_generator, (str(generator.device), generator.get_state())
+    function, arguments, (seed, offset, state) = reduce()
+    return function, arguments, (seed, offset, _Numbers(state))
 
 
 def copy_generator(generator: torch.Generator, memo: dict[Any, Any]) -> torch.Generator:

@@ -24,7 +24,7 @@ from ..copier import deepcopy, running_call
 from ..errors import CopyError
 from ..registry import Registry
 
-__all__ = ["add_rules"]
+__all__ = ["add_rules", "stands_aside"]
 
 ORIGIN: Final = __name__
 
@@ -87,20 +87,23 @@ def _classify(tensor: torch.Tensor) -> int:
 _ordinary: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
 
 #: A subclass that overrides one of these wants to have a say in how it is copied.
-_SAY: Final = ("__torch_function__", "__torch_dispatch__", "new_empty", "clone", "detach", "__new__")
+_SAY: Final = ("__torch_function__", "__torch_dispatch__", "new_empty", "clone", "detach")
 
 
 def _is_ordinary(cls: type) -> bool:
     """Whether objects of the class are tensors with attributes and methods added, and nothing else."""
     answer = _ordinary.get(cls)
     if answer is None:
-        base: Any = torch.nn.Parameter if issubclass(cls, torch.nn.Parameter) else torch.Tensor
-        names = [name for name in _SAY if name != "__new__"]
-        answer = all(getattr(getattr(cls, n), "__func__", getattr(cls, n)) is
-                     getattr(getattr(base, n), "__func__", getattr(base, n)) for n in names)  # fmt: skip
-        if cls.__flags__ & (1 << 9) and "<locals>" not in cls.__qualname__:
+        base = torch.nn.Parameter if issubclass(cls, torch.nn.Parameter) else torch.Tensor
+        answer = all(_function(cls, name) is _function(base, name) for name in _SAY)
+        if "<locals>" not in cls.__qualname__:
             _ordinary[cls] = answer  # a class that lives as long as its module
     return answer
+
+
+def _function(cls: type, name: str) -> Any:
+    found = getattr(cls, name)
+    return getattr(found, "__func__", found)
 
 
 #: Types of elements that every kernel knows; the others (bits, 4 bit integers, ...) can only be moved as bytes.
@@ -138,6 +141,11 @@ def _dump_of(pickler: Any) -> _Dump:
     if found is None:
         found = notes["torch_tensors"] = _Dump(pickler)
     return found  # type: ignore[no-any-return]
+
+
+def stands_aside(pickler: Any) -> bool:
+    """Whether somebody else takes care of tensors in this dump."""
+    return _dump_of(pickler).aside
 
 
 #: What picklers have that know no persistent ids.
@@ -324,18 +332,38 @@ def copy_tensor(tensor: torch.Tensor, memo: Memo) -> Any:
     if not tensor.is_leaf:
         return _copy_non_leaf(tensor, memo)
     if not _is_ordinary(cls):
+        return _copy_by_own_way(tensor, memo)
+    if cls is torch.Tensor or cls is torch.nn.Parameter:
+        with torch.no_grad():
+            return _copy_leaf(tensor, cls, memo)
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        return _copy_leaf(tensor, cls, memo)
+
+
+def _copy_by_own_way(tensor: torch.Tensor, memo: Memo) -> Any:
+    """By torch's method, which lets the class take part; it refuses classes that want no part in copying."""
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         return NotImplemented
-    with torch.no_grad():
-        kind = _kind(tensor)
-        made = _copy_opaque(tensor, memo) if kind == _OPAQUE else _copy_strided(tensor, kind, memo)
-        if made is NotImplemented:
-            return made
-        if cls is not torch.Tensor:
-            made = torch.Tensor._make_subclass(cls, made, tensor.requires_grad)
-        elif tensor.requires_grad:
-            made.requires_grad_()
-        memo[id(tensor)] = made
-        _copy_state(tensor, made, memo)
+    try:
+        return torch.Tensor.__deepcopy__(tensor, memo)
+    except RuntimeError as error:
+        if "default implementation of __deepcopy__" not in str(error):
+            raise
+    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+        return _copy_leaf(tensor, type(tensor), memo)
+
+
+def _copy_leaf(tensor: torch.Tensor, cls: type, memo: Memo) -> Any:
+    kind = _kind(tensor)
+    made = _copy_opaque(tensor, memo) if kind == _OPAQUE else _copy_strided(tensor, kind, memo)
+    if made is NotImplemented:
+        return made
+    if cls is not torch.Tensor:
+        made = torch.Tensor._make_subclass(cls, made, tensor.requires_grad)
+    elif tensor.requires_grad:
+        made.requires_grad_()
+    memo[id(tensor)] = made
+    _copy_state(tensor, made, memo)
     return made
 
 

@@ -515,12 +515,7 @@ def test_lazy_modules_find_their_shape_after_loading(make, protocol):
 
 
 def test_a_digest_does_not_depend_on_who_else_shares_the_memory():
-    from safepickle.digests import content_digest
-
-    def digest(obj):
-        return content_digest(obj, safepickle.registry.default_registry)
-
     base = torch.arange(4.0)
     view = base[1:]
-    assert digest(base) == digest(torch.arange(4.0)) != digest(torch.zeros(4))
-    assert digest([base, view]) == digest([base, base[1:]]) != digest([base, torch.arange(4.0)[1:]])
+    assert safepickle.digest(base) == safepickle.digest(torch.arange(4.0)) != safepickle.digest(torch.zeros(4))
+    assert safepickle.digest([base, view]) == safepickle.digest([torch.arange(4.0), base[1:]])
