@@ -123,7 +123,7 @@ def _stand_in(variables: dict[str, Any]) -> Any:
         if static_vars(module) is not variables or not importable(name) or pickled_by_value(name):
             doc = variables.get("__doc__")
             return ModuleNamespace(name, doc if isinstance(doc, str) else None)
-    return Namespace((_home(name), variables.get("__package__")))
+    return Namespace((_home(name), variables.get("__package__") or None))
 
 
 def _home(name: Any) -> Any:
