@@ -23,14 +23,18 @@ from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from ._native import core
-from .errors import CopyError, check_reduced, translate_copy_error
+from .errors import CopyError, check_reduced, reducer_failed, translate_copy_error
 from .reachability import reachable_ids
-from .registry import Registry, Rule, Share, default_registry
+from .registry import Registry, Rule, Share, default_registry, known_by_identity
 
 __all__ = ["copy", "deepcopy", "replace"] if hasattr(_stdlib, "replace") else ["copy", "deepcopy"]
 
 Memo = dict[Any, Any]
+Stack = list[tuple[Any, Generator[Any, Any, Any]]]
 _NOTHING: Final = object()
+
+#: The copier that does not recurse gives up at this depth: an object that makes a new part whenever it is asked has no end.
+MOST_LEVELS: Final = 1_000_000
 
 #: Types whose objects are their own copies.
 ATOMIC: Final[frozenset[type]] = frozenset(
@@ -45,7 +49,7 @@ ATOMIC_WHEN_COPIED_ONCE: Final = ATOMIC | {frozenset, tuple}
 class _Call:
     """What belongs to one outermost call of :func:`deepcopy`: its rules, and which function copies objects of which type."""
 
-    __slots__ = ("_reachable", "deep", "entangled", "handlers", "memo", "native", "options", "registry",
+    __slots__ = ("_reachable", "deep", "entangled", "failed", "handlers", "memo", "native", "options", "registry",
                  "root")  # fmt: skip
 
     def __init__(self, registry: Registry, memo: Memo, root: Any, options: dict[str, Any]) -> None:
@@ -56,6 +60,7 @@ class _Call:
         self.handlers = _Handlers(registry)
         self.native = False  # True while the C core copies
         self.deep = False  # True once the recursion limit was hit: the rest goes without recursion
+        self.failed: Exception | None = None  # what went wrong with a part, which is not the fault of the rules above it
         self.entangled: set[int] = set()  # what leads to an object that is copied, as far as it was asked
         self._reachable: set[int] | None = None
 
@@ -74,7 +79,9 @@ class _Call:
     def is_shared_type(self, cls: type) -> bool:
         """Whether objects of a type are their own copies."""
         handler = self.handlers[cls]
-        return handler is _atomic or any(isinstance(rule.copy, Share) for rule in getattr(handler, "rules", ())[:1])
+        if handler is _atomic or handler is _shared:
+            return True
+        return any(isinstance(rule.copy, Share) for rule in getattr(handler, "rules", ())[:1])
 
 
 class _Handlers(dict[type, Callable[[Any, Memo, Any], Any]]):
@@ -88,7 +95,9 @@ class _Handlers(dict[type, Callable[[Any, Memo, Any], Any]]):
     __hash__ = object.__hash__  # type: ignore[assignment]
 
     def __missing__(self, cls: type) -> Callable[[Any, Memo, Any], Any]:
-        handler = self[cls] = _handler_for(cls, self.registry)
+        handler = _handler_for(cls, self.registry)
+        if known_by_identity(cls):
+            self[cls] = handler
         return handler
 
 
@@ -132,7 +141,11 @@ def deepcopy(
     if memo is not None:
         call = running_call(memo)
         if call is not None and nonleaf is None and (registry is None or registry is call.registry):
-            return call.copy(x)
+            try:
+                return call.copy(x)
+            except Exception as error:
+                call.failed = error
+                raise
     rules = default_registry if registry is None else registry
     rules.refresh()
     options = _options(rules, nonleaf)
@@ -171,6 +184,7 @@ def _run(call: _Call) -> Any:
     try:
         return call.copy(call.root)
     finally:
+        call.failed = None
         live.discard(call.handlers)
         if before is None:
             del _running[key]
@@ -220,6 +234,11 @@ def keep_alive(x: Any, memo: Memo) -> None:
 
 
 def _atomic(x: Any, memo: Memo, handlers: _Handlers) -> Any:
+    return x
+
+
+def _shared(x: Any, memo: Memo, handlers: _Handlers) -> Any:
+    """As a rule says. Unlike an atom, such an object may stand in the caller's memo with another one in its place."""
     return x
 
 
@@ -334,7 +353,7 @@ def _handler_for(cls: type, registry: Registry) -> Callable[[Any, Memo, Any], An
     if not rules:
         return _BUILTIN.get(cls, _by_protocol)
     if isinstance(rules[0].copy, Share) and rules[0].copy.unless is None:
-        return _atomic
+        return _shared
 
     def by_rules(x: Any, memo: Memo, handlers: _Handlers) -> Any:
         for rule in rules:
@@ -352,25 +371,63 @@ def _apply(rule: Rule, x: Any, memo: Memo, handlers: _Handlers) -> Any:
     if isinstance(rule.copy, Share):
         return rule.copy(x)
     if callable(rule.copy):
-        made = rule.copy(x, memo)
-        return _drive(made, memo, handlers) if rule.in_steps else made
-    if rule.reduce is None:
-        return NotImplemented
-    reduced = rule.reduce(x, None) if rule.with_pickler else rule.reduce(x)
+        try:
+            made = rule.copy(x, memo)
+            return _drive(made, memo, handlers) if rule.in_steps else made
+        except Exception as error:
+            _blame(rule, x, error, memo)
+            raise
+    reduced = _reduced(rule, x)
     if reduced is NotImplemented:
         return NotImplemented
-    check_reduced(rule, x, reduced)
     return x if isinstance(reduced, str) else _reconstruct(x, memo, handlers, *reduced)
 
 
-def _drive(steps: Generator[Any, Any, Any], memo: Memo, handlers: _Handlers) -> Any:
-    """Run a copy function that yields each part it wants copied."""
+def _reduced(rule: Rule, x: Any) -> Any:
+    """What the reducer of a rule says about an object that is copied."""
+    if rule.reduce is None or rule.pickles_only:
+        return NotImplemented
     try:
-        part = next(steps)
+        reduced = rule.reduce(x, None) if rule.with_pickler else rule.reduce(x)
+    except Exception as error:
+        _blame(rule, x, error)
+        raise
+    if reduced is not NotImplemented:
+        check_reduced(rule, x, reduced)
+    return reduced
+
+
+def _blame(rule: Rule, x: Any, error: Exception, memo: Memo | None = None) -> None:
+    """Raise the error of a rule's function with the rule's name, unless it came from a part that the function had copied."""
+    call = None if memo is None else running_call(memo)
+    if call is not None and call.failed is error:
+        return
+    named = reducer_failed(rule, x, error)
+    if named is not error:
+        raise named from error
+
+
+def _drive(steps: Generator[Any, Any, Any], memo: Memo, handlers: _Handlers) -> Any:
+    """Run a copy function that yields each part it wants copied, and is told what goes wrong with one."""
+    resume: Callable[[Any], Any] = steps.send
+    value: Any = None
+    traceback = None
+    try:
         while True:
-            part = steps.send(_copy(part, memo, handlers))
-    except StopIteration as stop:
-        return stop.value
+            try:
+                part = resume(value)
+            except StopIteration as stop:
+                return stop.value
+            except Exception as error:
+                raise error.with_traceback(traceback) if error is value else error
+            try:
+                resume, value = steps.send, _copy(part, memo, handlers)
+            except Exception as error:
+                resume, value, traceback = steps.throw, error, error.__traceback__
+                if (call := running_call(memo)) is not None:
+                    call.failed = error
+    finally:
+        value = traceback = None  # an error holds this frame, which must not hold the error
 
 
 # -- without recursion -----------------------------------------------------------------------------------------------------------
@@ -381,7 +438,8 @@ def _drive(steps: Generator[Any, Any, Any], memo: Memo, handlers: _Handlers) -> 
 
 def copy_iteratively(x: Any, memo: Memo, handlers: _Handlers) -> Any:
     """As :func:`_copy`, to any depth."""
-    stack: list[tuple[Any, Generator[Any, Any, Any]]] = []
+    stack: Stack = []
+    failure: Exception | None = None
     result: Any = x
     pending = True
     while True:
@@ -389,6 +447,8 @@ def copy_iteratively(x: Any, memo: Memo, handlers: _Handlers) -> Any:
             handler = handlers[type(x)]
             known = x if handler is _atomic else memo.get(id(x), _NOTHING)
             if known is _NOTHING:
+                if len(stack) >= MOST_LEVELS:
+                    raise RecursionError(f"objects are nested more than {MOST_LEVELS:,} deep, or without an end")
                 stack.append((x, _steps(x, handler, memo, handlers)))
                 result = None
             else:
@@ -397,14 +457,30 @@ def copy_iteratively(x: Any, memo: Memo, handlers: _Handlers) -> Any:
             return result
         owner, steps = stack[-1]
         try:
-            x = steps.send(result)
-            pending = True
+            x = steps.send(result) if failure is None else steps.throw(failure)
+            pending, failure = True, None
         except StopIteration as stop:
             stack.pop()
-            result, pending = stop.value, False
+            result, pending, failure = stop.value, False, None
             if result is not owner:
                 memo[id(owner)] = result
                 keep_alive(owner, memo)
+        except Exception as error:
+            if (below := _below_that_may_catch(stack, handlers)) is None:
+                failure = None
+                raise
+            stack, pending, failure = below, False, error
+            if (call := running_call(memo)) is not None:
+                call.failed = error
+
+
+def _below_that_may_catch(stack: Stack, handlers: _Handlers) -> Stack | None:
+    """The part of a stack that is below its top and ends with a user's copy function, which yields its parts."""
+    for size in range(len(stack) - 1, 0, -1):
+        rules = getattr(handlers[type(stack[size - 1][0])], "rules", ())
+        if any(rule.in_steps and rule.origin == "user" for rule in rules):
+            return stack[:size]
+    return None
 
 
 def _steps(x: Any, handler: Any, memo: Memo, handlers: _Handlers) -> Generator[Any, Any, Any]:
@@ -414,6 +490,8 @@ def _steps(x: Any, handler: Any, memo: Memo, handlers: _Handlers) -> Generator[A
         if y is not NotImplemented:
             return y
     cls = type(x)
+    if cls in ATOMIC:
+        return x
     if cls is list:
         y = memo[id(x)] = []
         for item in x:
@@ -451,7 +529,7 @@ def _protocol_steps(x: Any, cls: type, memo: Memo) -> Generator[Any, Any, Any]:
 
 
 def _reconstruct_steps(x: Any, memo: Memo, reduced: tuple[Any, ...]) -> Generator[Any, Any, Any]:
-    func, args, state, items, pairs, setter = (*reduced, *[None] * (6 - len(reduced)))
+    func, args, state, items, pairs, setter = _six(reduced)
     parts = []
     for arg in args:
         parts.append((yield arg))  # noqa: PERF401
@@ -467,18 +545,26 @@ def _reconstruct_steps(x: Any, memo: Memo, reduced: tuple[Any, ...]) -> Generato
     return y
 
 
+def _six(reduced: Any) -> tuple[Any, ...]:
+    """A reduce value with ``None`` for the items that it leaves out."""
+    if not 2 <= len(reduced) <= 6:
+        raise TypeError(f"a reduce value of {len(reduced)} items cannot be copied from: expected two to six")
+    return (*reduced, *[None] * (6 - len(reduced)))
+
+
 def _steps_by_rule(rule: Rule, x: Any, memo: Memo) -> Generator[Any, Any, Any]:
     if isinstance(rule.copy, Share):
         return rule.copy(x)
     if callable(rule.copy):
-        made = rule.copy(x, memo)
-        return (yield from made) if rule.in_steps else made
-    if rule.reduce is None:
-        return NotImplemented
-    reduced = rule.reduce(x, None) if rule.with_pickler else rule.reduce(x)
+        try:
+            made = rule.copy(x, memo)
+            return (yield from made) if rule.in_steps else made
+        except Exception as error:
+            _blame(rule, x, error, memo)
+            raise
+    reduced = _reduced(rule, x)
     if reduced is NotImplemented:
         return NotImplemented
-    check_reduced(rule, x, reduced)
     return x if isinstance(reduced, str) else (yield from _reconstruct_steps(x, memo, reduced))
 
 
@@ -514,7 +600,7 @@ def copy(x: Any, *, registry: Registry | None = None) -> Any:
 
 def _shallow(x: Any, registry: Registry) -> Any:
     cls = type(x)
-    for rule in registry.rules_for(cls, "copy"):
+    for rule in registry.rules_for(cls, "shallow"):
         y = _apply_shallow(rule, x)
         if y is not NotImplemented:
             return y
@@ -542,13 +628,13 @@ def _rebuild_once(x: Any, reduced: Any) -> Any:
     """The shallow copy that a reduce value describes."""
     if isinstance(reduced, str):
         return x
-    func, args, state, items, pairs, setter = (*reduced, *[None] * (6 - len(reduced)))
+    func, args, state, items, pairs, setter = _six(reduced)
     y = func(*args)
     if state is not None:
         set_state(y, state, setter)
-    for item in items or ():
+    for item in items if items is not None else ():
         y.append(item)
-    for key, value in pairs or ():
+    for key, value in pairs if pairs is not None else ():
         y[key] = value
     return y
 
@@ -558,13 +644,8 @@ def _apply_shallow(rule: Rule, x: Any) -> Any:
         return rule.shallow(x)
     if isinstance(rule.copy, Share):
         return rule.copy(x)
-    if rule.reduce is None:
-        return NotImplemented
-    reduced = rule.reduce(x, None) if rule.with_pickler else rule.reduce(x)
-    if reduced is NotImplemented:
-        return NotImplemented
-    check_reduced(rule, x, reduced)
-    return _rebuild_once(x, reduced)
+    reduced = _reduced(rule, x)
+    return NotImplemented if reduced is NotImplemented else _rebuild_once(x, reduced)
 
 
 if hasattr(_stdlib, "replace"):

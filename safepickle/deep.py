@@ -18,6 +18,8 @@ Steps = Generator[Any, Any, None]
 
 _PythonPickler: Any = pickle._Pickler  # type: ignore[attr-defined]
 _BATCH: Final = 1000
+#: An object that makes a new part whenever it is asked has no end.
+_MOST_LEVELS: Final = 1_000_000
 _CONTAINERS: Final = (tuple, list, dict, set, frozenset)
 
 
@@ -67,6 +69,8 @@ class DeepPickler(_PythonPickler):  # type: ignore[misc]
                 stack.append(self._steps(next(stack[-1])))
             except StopIteration:
                 stack.pop()
+            if len(stack) > _MOST_LEVELS:
+                raise RecursionError(f"objects are nested more than {_MOST_LEVELS:,} deep, or without an end")
 
     # -- one object ----------------------------------------------------------------------------------------------------
 

@@ -17,13 +17,16 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from .errors import translate_pickling_error
-from .registry import Registry, Rule, default_registry
+from .registry import Registry, Rule, default_registry, known_by_identity
 from .sources import ByValue
 
 __all__ = ["Pickler", "dump", "dumps"]
 
 _dispatch_table_slot: Any = pickle.Pickler.dispatch_table  # type: ignore[attr-defined]
 _UNSET: Final = object()
+
+#: Attributes of a pickler that have their values for the length of one dump.
+_OF_ONE_DUMP: Final = ("reducer_override", "root", "by_value")
 
 
 class _Answers(dict[type, "Callable[[Any], Any] | None"]):
@@ -35,7 +38,9 @@ class _Answers(dict[type, "Callable[[Any], Any] | None"]):
         self.pickler = pickler
 
     def __missing__(self, cls: type) -> Callable[[Any], Any] | None:
-        answer = self[cls] = self.pickler._answer_for(cls)
+        answer = self.pickler._answer_for(cls)
+        if known_by_identity(cls):
+            self[cls] = answer
         return answer
 
     __hash__ = object.__hash__  # type: ignore[assignment]
@@ -44,37 +49,60 @@ class _Answers(dict[type, "Callable[[Any], Any] | None"]):
 class _Sink:
     """A file that can take back what one dump has written to it, if the file can."""
 
-    __slots__ = ("_file", "_started_at", "_write", "started")
+    __slots__ = ("_file", "_write", "_written")
 
     def __init__(self, file: Any) -> None:
         self._file = file
         self._write = file.write
-        self.started = False
+        self._written = 0
+
+    def begin(self) -> None:
+        """A dump begins here."""
+        self._written = 0
 
     def write(self, data: Any) -> Any:
-        if not self.started:
-            self._start()
+        self._written += memoryview(data).nbytes
         return self._write(data)
-
-    def _start(self) -> None:
-        self.started = True
-        try:
-            self._started_at = self._file.tell() if self._file.seekable() else None
-        except Exception:
-            self._started_at = None
 
     def rewind(self) -> bool:
         """Take back what was written; False where that cannot be done."""
-        if not self.started:
+        if not self._written:
             return True
-        if self._started_at is None:
-            return False
         try:
-            self._file.seek(self._started_at)
-            self._file.truncate()
+            position = self._file.tell()
+            at_end = self._file.seek(0, io.SEEK_END) == position
+            self._file.seek(position - self._written)
+            if at_end:  # a file that appends does so wherever it stands; what is behind us in any other is not ours
+                self._file.truncate()
         except Exception:
             return False
+        self._written = 0
         return True
+
+
+class _Buffers:
+    """A buffer callback that is asked once about each buffer, even if the dump has to begin again."""
+
+    __slots__ = ("_answers", "_callback", "_next")
+
+    def __init__(self, callback: Callable[[pickle.PickleBuffer], Any]) -> None:
+        self._callback = callback
+        self.begin()
+
+    def begin(self) -> None:
+        """A dump begins here."""
+        self._answers: list[Any] = []
+        self._next = 0
+
+    def begin_again(self) -> None:
+        """The same dump begins again, and the same buffers will come in the same order."""
+        self._next = 0
+
+    def __call__(self, buffer: pickle.PickleBuffer) -> Any:
+        if self._next == len(self._answers):
+            self._answers.append(self._callback(buffer))
+        self._next += 1
+        return self._answers[self._next - 1]
 
 
 class Pickler(pickle.Pickler):
@@ -104,6 +132,11 @@ class Pickler(pickle.Pickler):
     registry: Registry = default_registry
     protocol: int = pickle.DEFAULT_PROTOCOL
     overridden: bool = False
+    buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None
+    _sink: Any = None
+    _buffers: _Buffers | None = None
+    _fix_imports: bool = True
+    _fresh: bool = False
 
     def __init__(
         self,
@@ -114,8 +147,9 @@ class Pickler(pickle.Pickler):
         *,
         registry: Registry | None = None,
     ) -> None:
-        self._sink: Any = _Sink(file) if hasattr(file, "write") else file
-        super().__init__(self._sink, protocol, fix_imports=fix_imports, buffer_callback=buffer_callback)
+        self._sink = _Sink(file) if hasattr(file, "write") else file
+        self._buffers = None if buffer_callback is None else _Buffers(buffer_callback)
+        super().__init__(self._sink, protocol, fix_imports=fix_imports, buffer_callback=self._buffers)
         self._fix_imports = fix_imports
         self._fresh = True
         self.protocol = _effective_protocol(protocol)
@@ -134,10 +168,15 @@ class Pickler(pickle.Pickler):
         if table is not None:
             # A class attribute hides the slot that the C pickler reads: whatever Python sees last is what counts.
             _dispatch_table_slot.__set__(self, table)
+        if self._sink is not None:
+            self._sink.begin()
+        if self._buffers is not None:
+            self._buffers.begin()
         answers = _Answers(self)
         override = self._override(answers)
-        before = self.__dict__.get("reducer_override", _UNSET)
-        self.__dict__["reducer_override"] = override  # the C pickler reads the attribute once, when the dump begins
+        attributes = self.__dict__
+        before: dict[str, Any] = {name: attributes[name] for name in _OF_ONE_DUMP if name in attributes}
+        attributes["reducer_override"] = override  # the C pickler reads the attribute once, when the dump begins
         registry._live.add(answers)
         self.root = obj
         self.by_value = ByValue()
@@ -153,13 +192,16 @@ class Pickler(pickle.Pickler):
                 raise
             raise translated from translated.__cause__
         finally:
-            del self.root
             registry._live.discard(answers)
-            if before is _UNSET:
-                del self.__dict__["reducer_override"]
-            else:
-                self.__dict__["reducer_override"] = before
+            for name in _OF_ONE_DUMP:
+                attributes.pop(name, None)
+            attributes.update(before)
         self._fresh = False
+
+    def clear_memo(self) -> None:
+        """Forget what was pickled before: the next dump writes everything again."""
+        super().clear_memo()
+        self._fresh = self._sink is not None
 
     def _dump_deeply(self, obj: Any, override: Callable[[Any], Any]) -> bool:
         """Once more without recursion, if what is written can be taken back and no earlier dump shares the memo."""
@@ -169,12 +211,19 @@ class Pickler(pickle.Pickler):
 
         self.clear_memo()
         self.by_value = ByValue()
+        if self._buffers is not None:
+            self._buffers.begin_again()
         persistent_id = self.persistent_id if hasattr(self, "persistent_id") else None
         deep = DeepPickler(
-            self._sink, self.protocol, fix_imports=self._fix_imports, buffer_callback=self.buffer_callback, override=override,
+            self._sink, self.protocol, fix_imports=self._fix_imports, buffer_callback=self._buffers, override=override,
             persistent_id=persistent_id, dispatch_table=getattr(self, "dispatch_table", None),
         )  # fmt: skip
-        deep.dump(obj)
+        deep.fast = self.fast
+        try:
+            deep.dump(obj)
+        except BaseException:
+            self._sink.rewind()  # nothing is left of a small pickle that failed, as with the C pickler
+            raise
         self.memo = deep.memo
         return True
 
@@ -202,11 +251,13 @@ class Pickler(pickle.Pickler):
         # Not by getattr: ours would hide that of a mix-in named after us, which the C pickler in our place would not.
         for cls in type(self).__mro__:
             if cls is not Pickler and "reducer_override" in vars(cls):
-                return vars(cls)["reducer_override"].__get__(self, type(self))
+                return _bound(vars(cls)["reducer_override"], self)
         return _UNSET
 
     def reducer_override(self, obj: Any, /) -> Any:
         """Reduce an object by the rules of the registry; ``NotImplemented`` where none applies."""
+        if "by_value" not in self.__dict__:  # called from outside of a dump
+            self.by_value = ByValue()
         answer = self._answer_for(type(obj))
         return NotImplemented if answer is None else answer(obj)
 
@@ -218,6 +269,12 @@ class Pickler(pickle.Pickler):
         if not rules:
             return None
         return lambda obj: reduce_by_rules(rules, obj, self)
+
+
+def _bound(attribute: Any, instance: Any) -> Any:
+    """What reading a class attribute from an instance gives; a builtin function or a callable object does not bind."""
+    bind = getattr(type(attribute), "__get__", None)
+    return attribute if bind is None else bind(attribute, instance, type(instance))
 
 
 def _has_entry(table: Any, cls: type) -> bool:
@@ -240,7 +297,10 @@ def reduce_by_rules(rules: tuple[Rule, ...], obj: Any, pickler: Any) -> Any:
         try:
             reduced = rule.reduce(obj, pickler) if rule.with_pickler else rule.reduce(obj)
         except Exception as error:
-            raise reducer_failed(rule, obj, error) from error
+            failed = reducer_failed(rule, obj, error)
+            if failed is error:
+                raise
+            raise failed from error
         if reduced is not NotImplemented:
             check_reduced(rule, obj, reduced)
             return reduced
