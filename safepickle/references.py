@@ -85,8 +85,11 @@ def _findable(name: str, module: types.ModuleType) -> bool:
             spec = find_spec(name, search, None)
         except Exception:
             continue
+        if spec is not None and _same_place(spec, module):
+            return True
         if spec is not None:
-            return _same_place(spec, module)
+            break
+    # Nothing is found, or a file that puts another module in its own place (collections/abc.py, since Python 3.13).
     return bool(parent_name) and _is_second_name(module, name, getattr(sys.modules[parent_name], leaf, None))
 
 

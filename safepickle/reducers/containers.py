@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import collections
+import copyreg
 import functools
 import gc
 import itertools
@@ -48,6 +49,7 @@ def add_rules(registry: Registry) -> None:
     registry.add(memoryview, reduce_memoryview, with_pickler=True, origin=ORIGIN, summary=by_value)
     registry.add(struct.Struct, reduce_struct, copy=SHARE, origin=ORIGIN, summary=("by value", "shared"))
     registry.add(re.Match, reduce_match, copy=SHARE, origin=ORIGIN, summary=("the same match, made again", "shared"))
+    registry.add("_csv:Dialect", reduce_dialect, copy=SHARE, origin=ORIGIN, summary=("by value", "shared"))
     registry.add("random:SystemRandom", reduce_system_random, subclasses=True, origin=ORIGIN, summary=("a new one", "a new one"))
     registry.add(itertools.pairwise, reduce_pairwise, origin=ORIGIN, summary=by_value)
     add_itertools_rules(registry)
@@ -99,8 +101,8 @@ def _simple_items(obj: Any) -> list[Any]:
     if size == 0:
         return []
     referents = [part for part in gc.get_referents(obj) if part is not type(obj)]
-    if len(referents) == 1 and type(referents[0]) is list and sys.version_info < (3, 13):
-        referents = referents[0]  # those that were taken are still in front, as None
+    if sys.version_info < (3, 13):
+        referents = referents[-1]  # a list, in which None stands for items that were taken
     if len(referents) < size:
         raise Refusal("the items of this queue cannot be seen without taking them out: use queue.Queue, or keep a list of them")
     return list(referents[-size:])
@@ -169,6 +171,12 @@ _FORMATS: Final = frozenset([sign + letter for sign in ("", "@") for letter in "
 def reduce_struct(obj: struct.Struct) -> tuple[Any, ...]:
     """A compiled format as its text."""
     return struct.Struct, (obj.format,)
+
+
+def reduce_dialect(dialect: Any) -> tuple[Any, ...]:
+    """A dialect of :mod:`csv` as its settings."""
+    names = ("delimiter", "doublequote", "escapechar", "lineterminator", "quotechar", "quoting", "skipinitialspace", "strict")
+    return copyreg.__newobj_ex__, (type(dialect), (), {name: getattr(dialect, name) for name in names})  # type: ignore[attr-defined]
 
 
 def reduce_match(match: re.Match[Any]) -> tuple[Any, ...]:

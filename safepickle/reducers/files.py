@@ -23,7 +23,7 @@ from typing import Any, Final
 from .. import restore
 from ..copier import deepcopy
 from ..registry import Registry
-from .parts import ORIGIN, added, state_of
+from .parts import ORIGIN, bare, state_of
 from .refusals import Refusal
 
 __all__ = ["add_rules"]
@@ -42,6 +42,8 @@ def add_rules(registry: Registry) -> None:
     registry.add(io.IOBase.__mro__[1], reduce_other, copy=_copy_other, subclasses=True, origin=ORIGIN)
     for name, reduce in _COMPRESSED.items():
         registry.add(name, reduce, copy=_copier(reduce), shallow=_once(reduce), subclasses=True, origin=ORIGIN, summary=reopened)
+    for name in ("StreamReader", "StreamWriter", "StreamReaderWriter", "StreamRecoder"):
+        registry.add(f"codecs:{name}", reduce_codecs_stream, subclasses=True, origin=ORIGIN, summary=reopened)
     registry.add("zipfile:ZipFile", reduce_archive, subclasses=True, origin=ORIGIN, summary=reopened)
     registry.add("tarfile:TarFile", reduce_archive, subclasses=True, origin=ORIGIN, summary=reopened)
 
@@ -244,8 +246,8 @@ def _newline(file: io.TextIOWrapper) -> str | None:
 def _reduce_compressed(kind: str, file: Any, inner: Any) -> tuple[Any, ...]:
     if file.closed or not file.readable():
         raise Refusal(f"a {kind} file that is {'closed' if file.closed else 'being written'} cannot be opened again: keep its path")
-    if inner is None:
-        raise Refusal(f"this {kind} file has no file below it: keep its path")
+    if not isinstance(inner, io.BufferedReader):
+        raise Refusal(f"a {kind} file over a {type(inner).__name__} cannot be opened again: keep that")
     return restore.open_compressed_file, (kind, path_of(inner), file.tell())
 
 
@@ -268,7 +270,16 @@ _COMPRESSED: Final[dict[str, Any]] = {"gzip:GzipFile": reduce_gzip, "bz2:BZ2File
 
 
 def reduce_archive(archive: Any) -> Any:
-    """An archive for reading goes with its file; one that is being written must not have a second writer."""
-    if archive.mode == "r":
+    """An archive goes with its file; one that is being written to a real file must not have a second writer."""
+    file = getattr(archive, "fileobj", None) or getattr(archive, "fp", None)
+    if archive.mode == "r" or file is None or isinstance(file, io.BytesIO) or not isinstance(file, io.IOBase):
         return NotImplemented
     raise Refusal("an archive that is being written cannot be opened a second time: close it and keep its path")
+
+
+# -- the streams of codecs, such as codecs.open gives ---------------------------------------------------------------------------------
+
+
+def reduce_codecs_stream(stream: Any) -> tuple[Any, ...]:
+    """A stream as its attributes: its file, and what it has read ahead."""
+    return bare(type(stream), dict(object.__getattribute__(stream, "__dict__")), restore.fill_codecs_stream)

@@ -3,6 +3,7 @@
 - functions with a cache: by name if one leads there, else the function and the parameters, with an empty cache
 - ``singledispatch`` functions: by name, else the function with all its implementations, open for more
 - ``cached_property``: its function, with a fresh lock where it has one
+- descriptors made in C, which have no name of their own: by their class; ``super`` objects: their class and object
 - ``property``, ``staticmethod``, ``classmethod``, also of subclasses: their functions
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import types
 from typing import Any, Final
 
 from .. import restore, sources
@@ -32,6 +34,9 @@ def add_rules(registry: Registry) -> None:
     by_name_or_parts = ("by the name of its class, else its functions", "shared")
     for kind, reduce in ((property, reduce_property), (staticmethod, reduce_wrapped), (classmethod, reduce_wrapped)):
         registry.add(kind, reduce, copy=SHARE, subclasses=True, with_pickler=True, origin=ORIGIN, summary=by_name_or_parts)
+    for kind in (types.GetSetDescriptorType, types.ClassMethodDescriptorType):
+        registry.add(kind, reduce_builtin_descriptor, copy=SHARE, origin=ORIGIN, summary=("by its class and name", "shared"))
+    registry.add(super, reduce_super, origin=ORIGIN, summary=("by value", "by value"))
     registry.add(type(functools.cmp_to_key(max)), reduce_sort_key, origin=ORIGIN, summary=("by value", "by value"))
 
 
@@ -80,6 +85,16 @@ def reduce_sort_key(key: Any) -> tuple[Any, ...]:
 def reduce_cached_property(prop: functools.cached_property[Any]) -> tuple[Any, ...]:
     """A cached property as its function and name."""
     return functools.cached_property, (prop.func,), state_of(prop, {"func", "lock"})
+
+
+def reduce_builtin_descriptor(descriptor: Any) -> tuple[Any, ...]:
+    """A descriptor that a class made in C has, by the class."""
+    return restore.builtin_descriptor, (descriptor.__objclass__, descriptor.__name__)
+
+
+def reduce_super(obj: Any) -> tuple[Any, ...]:
+    """``super(cls, obj)``; asked for its reduction, it would give that of ``obj``."""
+    return (super, (obj.__thisclass__,)) if obj.__self__ is None else (super, (obj.__thisclass__, obj.__self__))
 
 
 def reduce_property(prop: property, pickler: Any) -> tuple[Any, ...]:

@@ -6,6 +6,7 @@ each the error says what it is and what to do. Nothing is consumed or changed by
 
 from __future__ import annotations
 
+import re
 import types
 from typing import Any, Final
 
@@ -38,6 +39,7 @@ _TYPES: Final[dict[type, str]] = {
     types.CoroutineType: _RUNNING.format("a coroutine", "keep the function and its arguments, and call it where it is awaited"),
     types.AsyncGeneratorType: _RUNNING.format("an asynchronous generator", _GENERATOR),
     types.FrameType: "a frame is running code of this interpreter: keep the values that are needed from frame.f_locals",
+    type(re.compile("").scanner("")): "a scanner is in the middle of a string: keep the pattern, the string and the position",
     types.TracebackType: "a traceback holds the frames of this interpreter: keep its text, traceback.format_tb(...)",
 }
 
@@ -75,13 +77,10 @@ _NAMES: Final[dict[str, str]] = {
     "mmap:mmap": "a memory map belongs to this process: keep the path of the file and map it again, or keep bytes(the_map)",
     "_hashlib:HASH": "the state of a hash is inside of OpenSSL: keep its digest, or the data, and hash it where it is needed",
     "_hashlib:HMAC": "the state of a hash is inside of OpenSSL: keep its digest, or the data, and hash it where it is needed",
-    "zlib:Compress": "the state of a compressor is inside of zlib: compress to the end and keep the bytes",
-    "zlib:Decompress": "the state of a decompressor is inside of zlib: decompress to the end and keep the bytes",
-    "_csv:reader": "a csv reader is in the middle of an iterator: keep the rows, or the file and its dialect",
-    "_csv:writer": "a csv writer holds a method of its file only: keep the file, and make the writer where it is needed",
+    "_csv:Reader": "a csv reader is in the middle of an iterator: keep the rows, or the file and its dialect",
+    "_csv:Writer": "a csv writer holds a method of its file only: keep the file, and make the writer where it is needed",
+    "ctypes:CDLL": "a shared library is loaded into this process, at addresses of its own: keep its name, and load it where it is needed",
     "posix:DirEntry": "a directory entry holds what the operating system said of a file: keep its path",
-    "_dbm:dbm": "a database that is open belongs to this process: close it and keep its path",
-    "_gdbm:gdbm": "a database that is open belongs to this process: close it and keep its path",
 }
 
 

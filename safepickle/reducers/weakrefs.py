@@ -300,7 +300,10 @@ def copy_method(reference: weakref.WeakMethod[Any], memo: dict[Any, Any]) -> Ste
 
 def reduce_proxy(proxy: Any, pickler: Any) -> tuple[Any, ...]:
     """As :func:`reduce_reference`."""
-    return restore.make_weak_proxy, _target_and_callback(_referent_of_proxy(proxy), _callback_of_proxy(proxy), pickler)
+    arguments = _target_and_callback(_referent_of_proxy(proxy), _callback_of_proxy(proxy), pickler)
+    if arguments == ((),) and type(proxy) is weakref.CallableProxyType:
+        return restore.make_weak_proxy, ((), None, True)
+    return restore.make_weak_proxy, arguments
 
 
 def _referent_of_proxy(proxy: Any) -> Any:
