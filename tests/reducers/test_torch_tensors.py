@@ -23,11 +23,16 @@ def round_trip(obj, protocol=None):
     return pickle.loads(safepickle.dumps(obj, protocol))
 
 
+def raw(tensor):
+    """All bytes of the storage below a tensor."""
+    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+
+
 def same_bits(a, b):
     """Equal in everything that a tensor says of itself, NaNs included."""
     assert (a.dtype, a.shape, a.stride(), a.storage_offset()) == (b.dtype, b.shape, b.stride(), b.storage_offset())
     assert (a.requires_grad, a.device, a.layout) == (b.requires_grad, b.device, b.layout)
-    assert bytes(a.untyped_storage()) == bytes(b.untyped_storage())
+    assert torch.equal(raw(a), raw(b))
 
 
 DTYPES = [
@@ -515,7 +520,9 @@ def test_lazy_modules_find_their_shape_after_loading(make, protocol):
 
 
 def test_a_digest_does_not_depend_on_who_else_shares_the_memory():
+    from safepickle.digests import digest
+
     base = torch.arange(4.0)
     view = base[1:]
-    assert safepickle.digest(base) == safepickle.digest(torch.arange(4.0)) != safepickle.digest(torch.zeros(4))
-    assert safepickle.digest([base, view]) == safepickle.digest([torch.arange(4.0), base[1:]])
+    assert digest(base) == digest(torch.arange(4.0)) != digest(torch.zeros(4))
+    assert digest([base, view]) == digest([torch.arange(4.0), base[1:]])
