@@ -95,7 +95,7 @@ static PyObject *state_function;     /* copier.set_state(y, state, setter) */
 static PyObject *reduce_function;    /* copier.reduce_by_protocol(x, cls) */
 static PyObject *dispatch_table;     /* copyreg.dispatch_table */
 static PyObject *empty_tuple;
-static PyObject *name_deepcopy, *name_reduce_ex, *name_append;
+static PyObject *name_deepcopy, *name_reduce_ex, *name_append, *name_dict;
 
 /* ---- the memo ------------------------------------------------------------------------------------------------------------------ */
 
@@ -757,7 +757,8 @@ copy_plain(Run *run, PyObject *x, Plan *plan)
         if (new_dict == NULL || copy_items(run, dict, new_dict) < 0) {
             goto failed;
         }
-        if (PyObject_GenericSetDict(y, new_dict, NULL) < 0) {
+        /* Not PyObject_GenericSetDict: it leaves the values that 3.13 keeps inside the object valid. */
+        if (PyObject_GenericSetAttr(y, name_dict, new_dict) < 0) {
             goto failed;
         }
     }
@@ -1211,8 +1212,7 @@ stack_limit(void)
             pthread_attr_destroy(&attributes);
         }
         if (size == 0 || size > ((size_t)64 << 20)) { /* unknown or unlimited: count on what every system gives */
-            char here;
-            limit = &here - ((size_t)4 << 20);
+            limit = (char *)__builtin_frame_address(0) - ((size_t)4 << 20);
         }
         else {
             /* Python code that a copy calls needs room too. */
@@ -1389,7 +1389,8 @@ module_exec(PyObject *module)
     name_deepcopy = PyUnicode_InternFromString("__deepcopy__");
     name_reduce_ex = PyUnicode_InternFromString("__reduce_ex__");
     name_append = PyUnicode_InternFromString("append");
-    return empty_tuple && name_deepcopy && name_reduce_ex && name_append ? 0 : -1;
+    name_dict = PyUnicode_InternFromString("__dict__");
+    return empty_tuple && name_deepcopy && name_reduce_ex && name_append && name_dict ? 0 : -1;
 }
 
 static PyModuleDef_Slot slots[] = {
