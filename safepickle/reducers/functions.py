@@ -3,6 +3,7 @@
 - functions with a cache: by name if one leads there, else the function and the parameters, with an empty cache
 - ``singledispatch`` functions: by name, else the function with all its implementations, open for more
 - ``cached_property``: its function, with a fresh lock where it has one
+- builtin methods, such as ``results.append``: with their owner
 - descriptors made in C, which have no name of their own: by their class; ``super`` objects: their class and object
 - ``property``, ``staticmethod``, ``classmethod``, also of subclasses: their functions
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 import functools
 import gc
 import types
+from collections.abc import Generator
 from typing import Any, Final
 
 from .. import restore, sources
@@ -19,6 +21,7 @@ from ..references import find
 from ..registry import SHARE, Registry
 from . import marked
 from .parts import ORIGIN, state_of
+from .weakrefs import is_copied
 
 __all__ = ["add_rules"]
 
@@ -36,6 +39,8 @@ def add_rules(registry: Registry) -> None:
         registry.add(kind, reduce, copy=SHARE, subclasses=True, with_pickler=True, origin=ORIGIN, summary=by_name_or_parts)
     for kind in (types.GetSetDescriptorType, types.ClassMethodDescriptorType):
         registry.add(kind, reduce_builtin_descriptor, copy=SHARE, origin=ORIGIN, summary=("by its class and name", "shared"))
+    registry.add(types.BuiltinFunctionType, copy=copy_builtin_method, shallow=SHARE, origin=ORIGIN,
+                 summary=("by name; a method with its owner", "shared; a method of an object that is copied, bound to the copy"))  # fmt: skip
     registry.add(super, reduce_super, origin=ORIGIN, summary=("by value", "by value"))
     registry.add(type(functools.cmp_to_key(max)), reduce_sort_key, origin=ORIGIN, summary=("by value", "by value"))
 
@@ -90,6 +95,15 @@ def reduce_cached_property(prop: functools.cached_property[Any]) -> tuple[Any, .
 def reduce_builtin_descriptor(descriptor: Any) -> tuple[Any, ...]:
     """A descriptor that a class made in C has, by the class."""
     return restore.builtin_descriptor, (descriptor.__objclass__, descriptor.__name__)
+
+
+def copy_builtin_method(method: Any, memo: dict[Any, Any]) -> Generator[Any, Any, Any]:
+    """A builtin function itself; ``results.append`` as that of the copy, if the list is copied in the same call."""
+    owner = method.__self__
+    if owner is None or issubclass(type(owner), (types.ModuleType, type)) or not is_copied(owner, memo):
+        return method
+    copied = yield owner
+    return method if copied is owner else getattr(copied, method.__name__)
 
 
 def reduce_super(obj: Any) -> tuple[Any, ...]:

@@ -14,15 +14,19 @@ callbacks and for the calls that a ``weakref.finalize`` waits to make: for its r
 
 from __future__ import annotations
 
+import copyreg
+import functools
 import pickle
+import sys
 import types
 import weakref
 from collections.abc import Generator
 from typing import Any, Final
 
 from .. import restore
-from ..copier import copied_in_this_call, is_shared_type
+from ..copier import deepcopy, running_call
 from ..deep import DeepPickler
+from ..reachability import reachable_ids
 from ..references import find
 from ..registry import SHARE, Registry
 from ..sources import ByValue
@@ -218,6 +222,68 @@ def referents_in(pickler: Any) -> dict[int, tuple[int, Any]]:
     return {id(referent): (memo[id(referent)][0], referent) for referent, _ in survey.met if id(referent) in memo}
 
 
+# -- what is copied in the same call --------------------------------------------------------------------------------------------
+
+
+def is_copied(referent: Any, memo: dict[Any, Any]) -> bool:
+    """Whether a referent is copied in the call that ``memo`` belongs to.
+
+    What plain data leads to is copied. Where the only way leads through an object that says itself how it is copied, and may share what it
+    holds, the answer is in a copy of the whole, made on trial.
+    """
+    call = running_call(memo)
+    if call is None or call.is_shared_type(type(referent)):
+        return False
+    if id(referent) in memo or id(memo) in _trials:
+        return memo.get(id(referent), referent) is not referent
+    if not call.reaches(referent):
+        return False
+    certain = call.options.get(_CERTAIN)
+    if certain is None:
+        closed = functools.partial(_may_share, call)
+        certain = call.options[_CERTAIN] = reachable_ids([call.root], closed)
+    return id(referent) in certain or _is_copied_on_trial(referent, call)
+
+
+#: The memos of copies on trial, by their ids: there weak references wait for no answer.
+_trials: set[int] = set()
+_CERTAIN: Final = "objects that plain data leads to"
+_ON_TRIAL: Final = "objects that were copied on trial"
+
+
+def _may_share(call: Any, cls: type) -> bool:
+    """Whether objects of a type are shared, or may share with their copies what they hold."""
+    if call.is_shared_type(cls):
+        return True
+    if call.registry.rules_for(cls, "copy") or cls.__module__.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
+        return False
+    ways = ("__deepcopy__", "__reduce_ex__", "__reduce__", "__getstate__")
+    return cls in copyreg.dispatch_table or any(getattr(cls, way, None) is not getattr(object, way, None) for way in ways)
+
+
+def _is_copied_on_trial(referent: Any, call: Any) -> bool:
+    copied = call.options.get(_ON_TRIAL)
+    if copied is None:
+        memo: dict[Any, Any] = {}
+        _trials.add(id(memo))
+        try:
+            deepcopy(call.root, memo, registry=call.registry, nonleaf=call.options["nonleaf"])
+            copied = set(memo)
+        except Exception:  # it will be raised again where it belongs
+            copied = None
+        finally:
+            _trials.discard(id(memo))
+        call.options[_ON_TRIAL] = copied = _Everything() if copied is None else copied
+    return id(referent) in copied
+
+
+class _Everything:
+    """Has all objects."""
+
+    def __contains__(self, item: object) -> bool:
+        return True
+
+
 # -- references --------------------------------------------------------------------------------------------------------------------------
 
 
@@ -242,7 +308,7 @@ def _state(attributes: dict[str, Any], slots: dict[str, Any]) -> Any:
 def copy_reference(reference: weakref.ref[Any], memo: dict[Any, Any]) -> Steps:
     """The reference itself, or one to the copy of the referent."""
     referent = weakref.ref.__call__(reference)
-    if referent is None or not _is_copied(referent, memo):
+    if referent is None or not is_copied(referent, memo):
         return reference
     copied = yield referent
     if copied is referent:
@@ -254,10 +320,6 @@ def copy_reference(reference: weakref.ref[Any], memo: dict[Any, Any]) -> Steps:
         attributes, slots = (yield attributes), (yield slots)
         restore.set_attributes(made, attributes, slots)
     return made
-
-
-def _is_copied(referent: Any, memo: dict[Any, Any]) -> bool:
-    return not is_shared_type(memo)(type(referent)) and copied_in_this_call(referent, memo)
 
 
 def reduce_method(reference: weakref.WeakMethod[Any], pickler: Any) -> tuple[Any, ...]:
@@ -285,7 +347,7 @@ def _callback_of_method(reference: weakref.WeakMethod[Any]) -> Any:
 def copy_method(reference: weakref.WeakMethod[Any], memo: dict[Any, Any]) -> Steps:
     """The reference itself, or one to the method of the copy."""
     method = reference()
-    if method is None or not _is_copied(method.__self__, memo):
+    if method is None or not is_copied(method.__self__, memo):
         return reference
     copied = yield method
     if copied.__self__ is method.__self__:
@@ -331,7 +393,7 @@ def _callback_of_proxy(proxy: Any) -> Any:
 def copy_proxy(proxy: Any, memo: dict[Any, Any]) -> Steps:
     """The proxy itself, or one of the copy."""
     referent = _referent_of_proxy(proxy)
-    if referent is None or not _is_copied(referent, memo):
+    if referent is None or not is_copied(referent, memo):
         return proxy
     copied = yield referent
     if copied is referent:
@@ -351,7 +413,7 @@ def reduce_finalizer(finalizer: weakref.finalize[Any, Any], pickler: Any) -> tup
 def copy_finalizer(finalizer: weakref.finalize[Any, Any], memo: dict[Any, Any]) -> Steps:
     """The finalizer itself, or one that waits for the copy of its referent."""
     waiting = finalizer.peek()
-    if waiting is None or not _is_copied(waiting[0], memo):
+    if waiting is None or not is_copied(waiting[0], memo):
         return finalizer
     copied = yield waiting[0]
     call = yield (*waiting[1:], finalizer.atexit)
@@ -392,7 +454,7 @@ def copy_weak_values(mapping: Any, memo: dict[Any, Any]) -> Steps:
     yield from _copy_attributes(mapping, made, _VALUES)
     for key, value in list(mapping.items()):
         key = yield key
-        made[key] = (yield value) if _is_copied(value, memo) else value
+        made[key] = (yield value) if is_copied(value, memo) else value
     return made
 
 
@@ -401,7 +463,7 @@ def copy_weak_keys(mapping: Any, memo: dict[Any, Any]) -> Steps:
     made = memo[id(mapping)] = _new(mapping, weakref.WeakKeyDictionary)
     yield from _copy_attributes(mapping, made, _KEYS)
     for key, value in list(mapping.items()):
-        key = (yield key) if _is_copied(key, memo) else key
+        key = (yield key) if is_copied(key, memo) else key
         made[key] = yield value
     return made
 
@@ -411,7 +473,7 @@ def copy_weak_set(members: Any, memo: dict[Any, Any]) -> Steps:
     made = memo[id(members)] = _new(members, weakref.WeakSet)
     yield from _copy_attributes(members, made, _SET)
     for member in list(members):
-        made.add((yield member) if _is_copied(member, memo) else member)
+        made.add((yield member) if is_copied(member, memo) else member)
     return made
 
 
