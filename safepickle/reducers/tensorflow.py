@@ -233,6 +233,8 @@ def graph_of(dataset: Any) -> tuple[bytes, str | None]:
     except Exception as error:
         return b"", f"its pipeline cannot be written as a graph ({' '.join(str(error).split())[:200]})"
     definition = tf.compat.v1.GraphDef.FromString(graph)
+    definition.library.function.sort(key=lambda function: function.signature.name)
+    graph = definition.SerializeToString(deterministic=True)  # its own order differs from process to process
     for nodes in (definition.node, *(function.node_def for function in definition.library.function)):
         if not PYTHON_OPS.isdisjoint(node.op for node in nodes):
             return graph, "its pipeline calls a Python function (from_generator, py_function or numpy_function), which only this process has"
