@@ -58,12 +58,13 @@ _MARKED: Final = 2  # strided memory to be read as conjugated or negated
 #: Devices whose storages are plain memory that can be copied from and to the CPU.
 _DEVICES: Final = frozenset({"cpu", "cuda", "xpu"})
 
+_dispatch_keys: Final = torch._C._dispatch_keys
 _kinds: dict[int, int] = {}
 
 
 def _kind(tensor: torch.Tensor) -> int:
     """Which of the three kinds; the dispatch keys of a tensor decide, so it is found out once for each set of them."""
-    keys = torch._C._dispatch_keys(tensor).raw_repr()
+    keys = _dispatch_keys(tensor).raw_repr()
     kind = _kinds.get(keys)
     if kind is None:
         kind = _kinds[keys] = _classify(tensor)
@@ -183,45 +184,37 @@ def reduce_tensor(tensor: torch.Tensor, pickler: Any) -> Any:
     """A tensor as the bytes of its storage, or as a view of a tensor or storage that was written before."""
     if pickler is None:
         return NotImplemented
-    dump = _dump_of(pickler)
-    if dump.aside:
-        return NotImplemented
-    cls = type(tensor)
-    if not _is_ordinary(cls):
+    dump, cls = _dump_of(pickler), type(tensor)
+    if dump.aside or not _is_ordinary(cls):
         return NotImplemented
     kind = _kind(tensor)
     if kind == _OPAQUE:
         return _reduce_opaque(tensor, cls)
-    data = _data_of(tensor, cls, dump, pickler)
+    storage = tensor.untyped_storage()
+    owner = dump.owners.get(storage._cdata)
+    if owner is not None and owner[0] is not tensor:
+        data = owner[0]
+    elif dump.indirect and cls is not torch.Tensor:
+        data = pickler.by_value.keep(tensor.detach())
+    else:
+        dump.owners[storage._cdata] = (tensor, storage)
+        data = _bytes_of(storage, pickler, tensor if kind == _PLAIN else None)
     arguments = (cls, data, tensor.dtype, tuple(tensor.size()), *_trailing(tensor, data, kind))
-    state = _state_of(tensor)
+    state = _state_of(tensor, cls)
     if state is None:
         return restore.torch_tensor, arguments
     return restore.torch_tensor, arguments, state, None, None, restore.fill_torch_tensor
-
-
-def _data_of(tensor: torch.Tensor, cls: type, dump: _Dump, pickler: Any) -> Any:
-    """What the tensor's memory is restored from: bytes, or the object that wrote them."""
-    storage = tensor.untyped_storage()
-    key = storage._cdata
-    owner = dump.owners.get(key)
-    if owner is not None and owner[0] is not tensor:
-        return owner[0]
-    if dump.indirect and cls is not torch.Tensor:
-        return pickler.by_value.keep(tensor.detach())
-    dump.owners[key] = (tensor, storage)
-    return _bytes_of(storage, pickler)
 
 
 def _trailing(tensor: torch.Tensor, data: Any, kind: int) -> tuple[Any, ...]:
     """The arguments that differ from their defaults, with those before them."""
     offset = tensor.storage_offset()
     stride = None if offset == 0 and tensor.is_contiguous() else tensor.stride()
-    options: dict[str, Any] = {}
-    if kind == _MARKED:
-        options.update(torch._utils.get_tensor_metadata(tensor))
-    if not isinstance(data, (torch.Tensor, torch.UntypedStorage)):
-        _add_place(options, tensor.device)
+    options = None
+    if kind == _MARKED or not tensor.is_cpu or sys.byteorder == "big":
+        options = dict(torch._utils.get_tensor_metadata(tensor))
+        if not isinstance(data, (torch.Tensor, torch.UntypedStorage)):
+            options.update(_place(tensor.device))
     if options:
         return (tensor.requires_grad, stride, offset, options)
     if stride is not None:
@@ -229,23 +222,40 @@ def _trailing(tensor: torch.Tensor, data: Any, kind: int) -> tuple[Any, ...]:
     return (True,) if tensor.requires_grad else ()
 
 
-def _add_place(options: dict[str, Any], device: torch.device) -> None:
+def _place(device: torch.device) -> dict[str, Any]:
+    """Where bytes come from, as far as that must be said."""
+    options: dict[str, Any] = {}
     if device.type != "cpu":
         options["device"] = str(device)
     if sys.byteorder == "big":
         options["byteorder"] = "big"
+    return options
 
 
-def _bytes_of(storage: torch.UntypedStorage, pickler: Any) -> Any:
-    """The bytes of a storage as a buffer, where the protocol knows buffers."""
+def _bytes_of(storage: torch.UntypedStorage, pickler: Any, tensor: torch.Tensor | None = None) -> Any:
+    """The bytes of a storage as a buffer, where the protocol knows buffers.
+
+    Args:
+        storage: the storage.
+        pickler: the running pickler.
+        tensor: one that lies on it: if it is all there is, its memory is at hand faster.
+    """
     if storage.device.type != "cpu":
-        storage = storage.cpu()
-    flat = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+        storage, tensor = storage.cpu(), None
+    if tensor is not None and _covers(tensor, storage) and tensor.dim() and tensor.is_contiguous():
+        flat = tensor.data.view(torch.uint8)
+    else:
+        flat = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
     try:
         exporter: Any = flat.numpy()
     except RuntimeError:  # torch works without numpy, and then exports its memory to nobody
         exporter = bytearray(ctypes.string_at(storage.data_ptr(), storage.nbytes()))
-    return pickle.PickleBuffer(exporter) if pickler.protocol >= 5 else bytes(exporter)
+    return pickle.PickleBuffer(exporter) if pickler.protocol >= 5 else memoryview(exporter).tobytes()
+
+
+def _covers(tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
+    """Whether a tensor of a common type is as large as its storage."""
+    return tensor.dtype in _COMMON and tensor.nbytes == storage.nbytes()
 
 
 def _reduce_opaque(tensor: torch.Tensor, cls: type) -> Any:
@@ -255,24 +265,27 @@ def _reduce_opaque(tensor: torch.Tensor, cls: type) -> Any:
         return restore.torch_mkldnn, dense
     if cls is torch.Tensor or not issubclass(cls, torch.nn.Parameter):
         return NotImplemented
-    state = _state_of(tensor)
+    state = _state_of(tensor, cls)
     if state is None and cls is torch.nn.Parameter:
         return NotImplemented
     arguments = (cls, tensor.detach(), tensor.requires_grad)
     return restore.torch_parameter, arguments, state, None, None, restore.fill_torch_tensor
 
 
-def _state_of(tensor: torch.Tensor) -> dict[str, Any] | None:
+def _state_of(tensor: torch.Tensor, cls: type) -> dict[str, Any] | None:
     """What hangs on a tensor: attributes, gradient, hooks."""
     state: dict[str, Any] = {}
-    if tensor.__dict__:
-        state["attributes"] = dict(tensor.__dict__)
-    slots = _slots(tensor)
-    if slots:
-        state["slots"] = slots
+    if tensor.__dict__ and (attributes := _attributes(tensor)):
+        state["attributes"] = attributes
+    if cls is not torch.Tensor and cls is not torch.nn.Parameter:
+        slots = _slots(tensor)
+        if slots:
+            state["slots"] = slots
     if tensor.requires_grad and tensor.is_leaf:
         if tensor.grad is not None:
             state["grad"] = tensor.grad
+        if not tensor._backward_hooks and not tensor._post_accumulate_grad_hooks:
+            return state or None
         for name, hooks in (("hooks", tensor._backward_hooks), ("after_grad", tensor._post_accumulate_grad_hooks)):
             if hooks:
                 kept = {key: hook for key, hook in hooks.items() if not hasattr(hook, "__torch_unserializable__")}
@@ -282,9 +295,15 @@ def _state_of(tensor: torch.Tensor) -> dict[str, Any] | None:
     return state or None
 
 
+def _attributes(tensor: torch.Tensor) -> dict[str, Any]:
+    """What somebody set on a tensor, without the mark that a compiled module leaves on its parameters when it is called."""
+    attributes = dict(tensor.__dict__)
+    if attributes.get("_dynamo_static_input_type") == "unguarded":
+        del attributes["_dynamo_static_input_type"]
+    return attributes
+
+
 def _slots(tensor: torch.Tensor) -> dict[str, Any]:
-    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
-        return {}
     names = copyreg._slotnames(type(tensor))  # type: ignore[attr-defined]
     return {name: getattr(tensor, name) for name in names if hasattr(tensor, name)}
 
@@ -300,9 +319,7 @@ def reduce_storage(storage: torch.UntypedStorage, pickler: Any) -> Any:
     if storage.device.type == "meta":
         return restore.torch_storage, (storage.nbytes(), {"device": "meta"})
     dump.owners[storage._cdata] = (storage, storage)
-    options: dict[str, Any] = {}
-    _add_place(options, storage.device)
-    data = _bytes_of(storage, pickler)
+    options, data = _place(storage.device), _bytes_of(storage, pickler)
     return restore.torch_storage, ((data, options) if options else (data,))
 
 
@@ -319,7 +336,8 @@ def reduce_uninitialized(tensor: Any, pickler: Any) -> Any:
         return NotImplemented
     data = tensor.data
     arguments = (type(tensor), tensor.requires_grad, str(data.device), data.dtype)
-    state = {"attributes": dict(tensor.__dict__)} if tensor.__dict__ else None
+    attributes = _attributes(tensor)
+    state = {"attributes": attributes} if attributes else None
     return restore.torch_uninitialized, arguments, state, None, None, restore.fill_torch_tensor
 
 
@@ -331,12 +349,11 @@ def copy_tensor(tensor: torch.Tensor, memo: Memo) -> Any:
     cls = type(tensor)
     if not tensor.is_leaf:
         return _copy_non_leaf(tensor, memo)
+    if cls is torch.Tensor or cls is torch.nn.Parameter:
+        return _copy_leaf(tensor, cls, memo)
     if not _is_ordinary(cls):
         return _copy_by_own_way(tensor, memo)
-    if cls is torch.Tensor or cls is torch.nn.Parameter:
-        with torch.no_grad():
-            return _copy_leaf(tensor, cls, memo)
-    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+    with torch._C.DisableTorchFunctionSubclass():
         return _copy_leaf(tensor, cls, memo)
 
 
@@ -349,7 +366,7 @@ def _copy_by_own_way(tensor: torch.Tensor, memo: Memo) -> Any:
     except RuntimeError as error:
         if "default implementation of __deepcopy__" not in str(error):
             raise
-    with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
+    with torch._C.DisableTorchFunctionSubclass():
         return _copy_leaf(tensor, type(tensor), memo)
 
 
@@ -358,12 +375,18 @@ def _copy_leaf(tensor: torch.Tensor, cls: type, memo: Memo) -> Any:
     made = _copy_opaque(tensor, memo) if kind == _OPAQUE else _copy_strided(tensor, kind, memo)
     if made is NotImplemented:
         return made
-    if cls is not torch.Tensor:
-        made = torch.Tensor._make_subclass(cls, made, tensor.requires_grad)
-    elif tensor.requires_grad:
+    if cls is torch.nn.Parameter:
+        made.__class__ = cls  # what Parameter.__new__ makes, at a fraction of the time
+    elif cls is not torch.Tensor:
+        made = torch.Tensor._make_subclass(cls, made)
+    if tensor.requires_grad:
         made.requires_grad_()
     memo[id(tensor)] = made
-    _copy_state(tensor, made, memo)
+    if tensor.__dict__ or tensor.grad is not None or tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
+        _copy_state(tensor, made, memo)
+    if cls is not torch.Tensor and cls is not torch.nn.Parameter:
+        for name, value in _slots(tensor).items():
+            setattr(made, name, deepcopy(value, memo))
     return made
 
 
@@ -372,9 +395,8 @@ def _copy_strided(tensor: torch.Tensor, kind: int, memo: Memo) -> torch.Tensor:
     known: dict[int, Any] = memo.setdefault("torch", {})
     copied = known.get(storage._cdata)
     if copied is None:
-        whole = tensor.dtype in _COMMON and kind == _PLAIN and tensor.nbytes == storage.nbytes()
-        if whole and tensor.storage_offset() == 0:
-            made: torch.Tensor = tensor.detach().clone()
+        if kind == _PLAIN and _covers(tensor, storage):
+            made: torch.Tensor = tensor.data.clone()
             if made.stride() == tensor.stride():
                 known[storage._cdata] = made.untyped_storage()
                 return made
@@ -415,7 +437,7 @@ def _copy_non_leaf(tensor: torch.Tensor, memo: Memo) -> Any:
     if tensor.retains_grad and tensor.grad is not None:
         made.grad = deepcopy(tensor.grad, memo)
     if tensor.__dict__:
-        made.__dict__.update(deepcopy(dict(tensor.__dict__), memo))
+        made.__dict__.update(deepcopy(_attributes(tensor), memo))
     return made
 
 
@@ -431,9 +453,7 @@ def _keep(temporary: Any, memo: Memo) -> None:
 
 def _copy_state(tensor: torch.Tensor, made: torch.Tensor, memo: Memo) -> None:
     if tensor.__dict__:
-        made.__dict__.update(deepcopy(tensor.__dict__, memo))
-    for name, value in _slots(tensor).items():
-        setattr(made, name, deepcopy(value, memo))
+        made.__dict__.update(deepcopy(_attributes(tensor), memo))
     if tensor.grad is not None:
         made.grad = deepcopy(tensor.grad, memo)
     if tensor._backward_hooks:
@@ -448,16 +468,17 @@ def copy_tensor_once(tensor: torch.Tensor) -> Any:
     if not _is_ordinary(cls) or _kind(tensor) == _OPAQUE:
         return NotImplemented
     made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
-    with torch.no_grad():
-        made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
+    made.set_(tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride())
+    if _kind(tensor) == _MARKED:
         torch._utils.set_tensor_metadata(made, torch._utils.get_tensor_metadata(tensor))
     if cls is torch.Tensor:
         made.requires_grad_(tensor.requires_grad)
     else:
         made = torch.Tensor._make_subclass(cls, made, tensor.requires_grad)
     made.__dict__.update(tensor.__dict__)
-    for name, value in _slots(tensor).items():
-        setattr(made, name, value)
+    if cls is not torch.Tensor and cls is not torch.nn.Parameter:
+        for name, value in _slots(tensor).items():
+            setattr(made, name, value)
     return made
 
 
