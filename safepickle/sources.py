@@ -118,7 +118,7 @@ class BareModule:
 
 def _stand_in(variables: dict[str, Any]) -> Any:
     name = variables.get("__name__")
-    if isinstance(name, str) and name not in _MAIN:
+    if isinstance(name, str) and name not in _MAIN and "__doc__" in variables:  # else they are no module's, or were restored
         module = sys.modules.get(name)
         if static_vars(module) is not variables or not importable(name) or pickled_by_value(name):
             doc = variables.get("__doc__")
@@ -384,7 +384,7 @@ def _function_state(function: types.FunctionType, cells: list[types.CellType], c
     if function.__dict__:
         state["vars"] = dict(function.__dict__)
     values = (
-        ("qualname", function.__qualname__, function.__name__),
+        ("qualname", function.__qualname__, getattr(code, "co_qualname", function.__name__)),
         ("module", _home(function.__module__), _home(available.get("__name__"))),
         ("doc", function.__doc__, _own_doc(code)),
         ("defaults", function.__defaults__, None),
