@@ -51,12 +51,11 @@ def describe(verb: str, error: Exception, obj: Any, found: tuple[Walk | None, No
     if said in reason:  # a rule that pickles parts itself has passed on what failed there
         reason = said
     lines.append(f"reason: {_indented(reason)}")
-    if said != reason and not isinstance(error, RecursionError):
+    if said != reason:
         lines.append(f"a second look said: {_indented(said)}")
-    if isinstance(error, RecursionError):
-        lines += _about_depth(steps, walk)
     hint = None if _is_refusal(second) else hint_for(verb, node, steps, path)
-    if isinstance(error, RecursionError):
+    if isinstance(error, RecursionError) and (len(steps) > _MANY or (verb == "pickle" and second is error)):
+        lines += _about_depth(steps, walk)
         hint = _DEPTH_HINT
     if hint is not None:
         lines.append(f"hint: {hint}")
@@ -88,6 +87,9 @@ def _is_refusal(error: BaseException) -> bool:
 
 
 # -- nested too deep ---------------------------------------------------------------------------------------------------------------
+
+#: With fewer steps than this a recursion is that of the object's own method.
+_MANY: Final = 50
 
 _DEPTH_HINT: Final = (
     "keep the links in a list instead of in each other, in the object or in what its __getstate__ returns; for objects whose own "
@@ -122,29 +124,38 @@ def hint_for(verb: str, node: Node, steps: list[Segment], path: str) -> str:
         return f"share it with the copy: safepickle.register({expression}, copy=safepickle.SHARE)"
     holder = _holder(steps)
     if holder is not None:
-        return (
-            f"register a reducer for it, or drop it in __getstate__ of {type(holder.holder).__qualname__}: "
-            f"def __getstate__(self): return {{**self.__dict__, {holder.attribute!r}: None}}"
-        )
+        name, state = holder
+        return f"register a reducer for it, or drop it in __getstate__ of {name}: def __getstate__(self): return {state}"
     return f"register a reducer for it; this one loads None: safepickle.register({expression}, lambda it: (type(None), ()))"
 
 
-def _holder(steps: list[Segment]) -> Segment | None:
-    """The last step through an attribute of an instance whose class is the user's to change."""
+def _holder(steps: list[Segment]) -> tuple[str, str] | None:
+    """The class of the last instance on the way, if it is the user's to change, and what its ``__getstate__`` may return."""
     for step in reversed(steps):
         if step.attribute is None:
             continue
         cls = type(step.holder)
-        if not cls.__flags__ & _HEAP_TYPE or cls.__module__.partition(".")[0] in sys.stdlib_module_names:
+        defined = [names for base in cls.__mro__[:-1] if (names := _STATE_METHODS & vars(base).keys())]
+        inherited = set().union(*defined)
+        if not _is_users(cls) or step.attribute not in static_vars(step.holder) or inherited - {"__getstate__"}:
             return None
-        entry = static_vars(step.holder).get(step.attribute, cls)
-        return step if entry is not cls and not _has_own_state(cls) else None
+        if "__getstate__" in vars(cls):
+            return None  # it would have to be changed; nobody knows how
+        state = "super().__getstate__()" if inherited else "self.__dict__"
+        return cls.__qualname__, f"{{**{state}, {step.attribute!r}: None}}"
     return None
 
 
-def _has_own_state(cls: type) -> bool:
-    names = {"__getstate__", "__reduce__", "__reduce_ex__"}
-    return any(base is not object and not names.isdisjoint(vars(base)) for base in cls.__mro__)
+_STATE_METHODS: Final = frozenset({"__getstate__", "__reduce__", "__reduce_ex__"})
+
+
+def _is_users(cls: type) -> bool:
+    """Whether a class is written in Python, and neither part of Python nor installed."""
+    module = cls.__module__
+    if not cls.__flags__ & _HEAP_TYPE or module.partition(".")[0] in sys.stdlib_module_names:
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None) or ""
+    return "site-packages" not in file and "dist-packages" not in file
 
 
 def type_expression(cls: type, path: str) -> str:

@@ -147,10 +147,15 @@ def _segment(chain: list[Node], position: int) -> tuple[Segment, int]:
     step = chain[position + 1].step
     assert step is not None
     if step.kind in ("item", "key", "element", "dict item", "dict key", "list item"):
-        return _item(holder.obj, step.kind, step.detail, step.index), 1
+        return _item(holder.obj, step.kind, step.detail, step.position), 1
     own = _OWN_SYNTAX.get(type(holder.obj)) or _own_syntax_by_reduction(holder.reduced)
     found = None if own is None else own(chain, position)
     return found or _from_state(chain, position) or _from_attribute(chain, position) or _from_reduction(chain, position)
+
+
+def _ahead(chain: list[Node], position: int) -> list[Node]:
+    """The next few nodes: no syntax needs more, and a chain may be very long."""
+    return chain[position + 1 : position + 9]
 
 
 def _item(holder: Any, kind: str, detail: Any, index: int) -> Segment:
@@ -187,7 +192,7 @@ def _attribute(name: Any) -> str:
 
 def _from_state(chain: list[Node], position: int) -> tuple[Segment, int] | None:
     """Through the state of an instance: a dict, or a pair of a dict and a dict of slots."""
-    holder, rest = chain[position].obj, chain[position + 1 :]
+    holder, rest = chain[position].obj, _ahead(chain, position)
     if rest[0].step is None or rest[0].step.kind != "state":
         return None
     used = 1
@@ -210,7 +215,7 @@ def _from_attribute(chain: list[Node], position: int) -> tuple[Segment, int] | N
     """Through tuples and lists that were made for the occasion to the first object that is an attribute of the holder."""
     holder = chain[position].obj
     attributes = _attributes_by_id(holder)
-    for distance, node in enumerate(chain[position + 1 :], start=1):
+    for distance, node in enumerate(_ahead(chain, position), start=1):
         text = attributes.get(id(node.obj))
         if text is not None:
             return Segment(text, holder=holder), distance
@@ -278,7 +283,7 @@ def _method(chain: list[Node], position: int) -> tuple[Segment, int] | None:
 def _set(chain: list[Node], position: int) -> tuple[Segment, int] | None:
     """Through the list that a set is reduced to."""
     holder = chain[position].obj
-    for distance, node in enumerate(chain[position + 1 :], start=1):
+    for distance, node in enumerate(_ahead(chain, position), start=1):
         for index, element in enumerate(holder):
             if element is node.obj:
                 return Segment(f")[{index}]", "list(", holder=holder), distance
@@ -339,7 +344,7 @@ _FUNCTION_ARGUMENTS: Final = {0: ".__code__", 1: ".__globals__", 3: ".__closure_
 
 
 def _steps(chain: list[Node], position: int) -> Iterator[tuple[str, Any]]:
-    for node in chain[position + 1 :]:
+    for node in _ahead(chain, position):
         assert node.step is not None
         yield node.step.kind, node.step.detail
 

@@ -10,9 +10,11 @@ A failed copy leaves better evidence: the stack of the exception holds the very 
 
 from __future__ import annotations
 
+import collections
 import copy as _stdlib_copy
 import copyreg
 import io
+import itertools
 import pickle
 import time
 import types
@@ -25,7 +27,7 @@ from .registry import Share
 __all__ = ["CopyQuestions", "Finding", "Node", "PickleQuestions", "Step", "Walk", "chain_of_copy", "slots_of"]
 
 #: The second look ends after so many objects, or so many seconds.
-MOST_OBJECTS: Final = 1_000_000
+MOST_OBJECTS: Final = 2_000_000
 MOST_SECONDS: Final = 5.0
 
 #: Objects that the pickler writes itself, and that have no parts.
@@ -41,12 +43,12 @@ class Step(NamedTuple):
             ``dict item``, ``setter`` of a reduce value; ``attribute`` where it was found without asking; ``persistent id``;
             ``unknown``.
         detail: the key, the index or the name.
-        index: the position where ``detail`` is a key.
+        position: the position where ``detail`` is a key.
     """
 
     kind: str
     detail: Any = None
-    index: int = 0
+    position: int = 0
 
 
 class Node:
@@ -199,7 +201,7 @@ def reduced_parts(reduced: Any) -> Parts:
 
 def static_parts(obj: Any) -> Parts:
     """What an object holds in its attributes, without asking the object."""
-    for name, value in [*static_vars(obj).items(), *slots_of(obj)]:
+    for name, value in itertools.chain(static_vars(obj).items(), slots_of(obj)):
         yield Step("attribute", name), value
 
 
@@ -259,9 +261,8 @@ class PickleQuestions:
     def __init__(self, pickler: Any, override: Any = None) -> None:
         self._override = pickler.reducer_override if override is None else override
         self._protocol = pickler.protocol
-        self._table = getattr(pickler, "dispatch_table", None)
-        if self._table is None:
-            self._table = copyreg.dispatch_table
+        table: Any = getattr(pickler, "dispatch_table", None)
+        self._table: Any = copyreg.dispatch_table if table is None else table
         persistent_id = getattr(pickler, "persistent_id", None)
         # That of the C pickler, which exists since 3.13, always says None.
         self._persistent_id = None if isinstance(persistent_id, types.BuiltinMethodType) else persistent_id
@@ -353,6 +354,8 @@ class CopyQuestions:
         cls = type(obj)
         for rule in self._registry.rules_for(cls, "copy"):
             if isinstance(rule.copy, Share):
+                if rule.copy(obj) is NotImplemented:
+                    continue
                 return ()
             if rule.copy is not None:
                 return _parts_by_function(obj, cls)
@@ -471,23 +474,22 @@ def _likely_parts(owner: Node, scopes: list[dict[str, Any]]) -> Parts:
         if cls not in (set, frozenset):  # they are copied by reduction, through a list
             return
     if isinstance(owner.reduced, tuple):
-        function, arguments, *rest = owner.reduced
+        _, arguments, *rest = owner.reduced
         if rest and rest[0] is not None:
             yield Step("state"), rest[0]
         for index, argument in enumerate(arguments):
             yield Step("argument", index), argument
     for scope in scopes:
-        if "item" in scope and issubclass(cls, list):
-            yield from ((Step("list item", index), item) for index, item in enumerate(list.__iter__(obj)))
-        elif "value" in scope and issubclass(cls, dict):
+        made = scope.get("y")
+        if "item" in scope and isinstance(made, (list, collections.deque)):  # as many as there are have been copied
+            yield Step("list item", len(made)), scope["item"]
+        if "value" in scope and issubclass(cls, dict):
             for index, (key, value) in enumerate(dict.items(obj)):
                 yield Step("dict key", index, index), key
                 yield Step("dict item", key, index), value
     if cls is types.FunctionType:
         yield from _function_parts(obj)
-    elif cls is types.CellType:
-        yield from _parts_by_function(obj, cls)
-    elif cls is types.MethodType:
+    elif cls is types.CellType or cls is types.MethodType:
         yield from _parts_by_function(obj, cls)
     yield from static_parts(obj)
 

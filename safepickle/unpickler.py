@@ -5,9 +5,10 @@ As the standard library does it: loading a pickle runs what the pickle says, so 
 
 from __future__ import annotations
 
+import _io
 import pickle
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 __all__ = ["Unpickler", "load", "loads"]
 
@@ -18,6 +19,52 @@ class Unpickler(pickle.Unpickler):
     Subclasses may define ``find_class`` and ``persistent_load``.
     """
 
+    def __init__(
+        self,
+        file: Any,
+        *,
+        fix_imports: bool = True,
+        encoding: str = "ASCII",
+        errors: str = "strict",
+        buffers: Iterable[Any] | None = (),
+    ) -> None:
+        super().__init__(file, fix_imports=fix_imports, encoding=encoding, errors=errors, buffers=buffers)
+        self._file, self._fix_imports = file, fix_imports
+
+    def load(self) -> Any:
+        """The object of the next pickle in the file.
+
+        Raises:
+            UnpicklingError: the pickle is malformed, or names something that is not here; says where in the file, and what.
+        """
+        file = getattr(self, "_file", None)
+        start = None if file is None else _position_of(file)
+        try:
+            return super().load()
+        except Exception as error:
+            own_find_class = type(self).find_class is not pickle.Unpickler.find_class
+            _raise_translated(error, file, start, getattr(self, "_fix_imports", True), own_find_class)
+
+
+def _position_of(file: Any) -> int | None:
+    """Where a file stands, if it can be brought back there."""
+    if isinstance(file, _io._IOBase):
+        try:
+            return file.tell() if file.seekable() else None
+        except Exception:
+            return None
+    return None
+
+
+def _raise_translated(error: Exception, source: Any, start: int | None, fix_imports: bool, own: bool = False) -> NoReturn:
+    """Raise the error that says where and what; to be called while ``error`` is being handled."""
+    from .loading import translate_unpickling_error
+
+    translated = translate_unpickling_error(error, source, start, fix_imports=fix_imports, own_find_class=own)
+    if translated is error:
+        raise error
+    raise translated from translated.__cause__
+
 
 def load(
     file: Any, *, fix_imports: bool = True, encoding: str = "ASCII", errors: str = "strict", buffers: Iterable[Any] | None = ()
@@ -25,9 +72,13 @@ def load(
     """Load an object from a file. Arguments as for :func:`pickle.load`. Runs code of the pickle's choice.
 
     Raises:
-        UnpicklingError: the pickle is malformed, or names something that is not here.
+        UnpicklingError: the pickle is malformed, or names something that is not here; says where in the file, and what.
     """
-    return Unpickler(file, fix_imports=fix_imports, encoding=encoding, errors=errors, buffers=buffers).load()
+    start = _position_of(file)
+    try:
+        return pickle.load(file, fix_imports=fix_imports, encoding=encoding, errors=errors, buffers=buffers)
+    except Exception as error:
+        _raise_translated(error, file, start, fix_imports)
 
 
 def loads(
@@ -36,6 +87,9 @@ def loads(
     """Load an object from bytes. Arguments as for :func:`pickle.loads`. Runs code of the pickle's choice.
 
     Raises:
-        UnpicklingError: the pickle is malformed, or names something that is not here.
+        UnpicklingError: the pickle is malformed, or names something that is not here; says at which byte, and what.
     """
-    return pickle.loads(data, fix_imports=fix_imports, encoding=encoding, errors=errors, buffers=buffers)
+    try:
+        return pickle.loads(data, fix_imports=fix_imports, encoding=encoding, errors=errors, buffers=buffers)
+    except Exception as error:
+        _raise_translated(error, data, 0, fix_imports)
