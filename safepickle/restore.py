@@ -19,6 +19,7 @@ import importlib
 import inspect
 import io
 import linecache
+import math
 import operator
 import os
 import re
@@ -507,13 +508,17 @@ def _defined_here(identity: str, kind: type | tuple[type, ...]) -> Any:
 
 
 def make_class(
-    identity: str, metaclass: type, name: str, bases: tuple[type, ...], namespace: dict[str, Any]
+    identity: str, metaclass: type | None, name: str, bases: tuple[type, ...], namespace: dict[str, Any]
 ) -> type:
     """The class of that identity if this process knows it, else a new one without its attributes.
+
+    Without a metaclass it gets that of its bases.
 
     A class travels with what making it has done to it, as an object does: neither the metaclass's own methods nor
     ``__init_subclass__`` are called again, which would ask for the arguments of the class statement and find a class without attributes.
     """
+    if metaclass is None:
+        metaclass = types.prepare_class(name, bases)[0]
     _check(metaclass, type, "a metaclass")
     with identities.lock:
         known = _living(identity, type)
@@ -541,16 +546,41 @@ def _without_hooks(bases: tuple[type, ...], make: Callable[[tuple[type, ...]], A
     """The class that ``make`` makes on these bases without a call of their ``__init_subclass__``."""
     if not any("__init_subclass__" in vars(c) for base in bases for c in base.__mro__ if c is not object):
         return make(bases)
-    # A base in front, of the same layout as the first one, that answers instead; it is taken away again.
-    made = make((_silent_base(bool(bases[0].__dictoffset__), bool(bases[0].__weakrefoffset__)), *bases))
+    made = make((_silent_base(bases[0]), *bases))  # one in front that answers instead, and is taken away again
     type.__dict__["__bases__"].__set__(made, bases)
     return made
 
 
-@functools.cache
-def _silent_base(has_dict: bool, has_weakref: bool) -> type:
-    slots = ("__dict__",) * has_dict + ("__weakref__",) * has_weakref
-    return type("Silent", (), {"__slots__": slots, "__init_subclass__": classmethod(lambda cls, **options: None)})
+def _silent_base(base: type) -> type:
+    """A class whose ``__init_subclass__`` does nothing and whose instances are laid out as those of ``base``.
+
+    Python lets the bases of a class be changed where old and new add the same to the same parent.
+    """
+    top = base
+    while top.__base__ is not None and _layout(top.__base__) == _layout(top):
+        top = top.__base__
+    parent = top.__base__ or object
+    slots = tuple(
+        name for name, offset in (("__dict__", "__dictoffset__"), ("__weakref__", "__weakrefoffset__"))
+        if getattr(top, offset) and not getattr(parent, offset)
+    )  # fmt: skip
+    namespace: dict[str, Any] = {"__init_subclass__": classmethod(lambda cls, **options: None)}
+    if set(slots) != _default_slots(parent):
+        namespace["__slots__"] = slots
+    new = _native(type(parent), "__new__")
+    silent: type = _without_hooks((parent,), lambda bases: new(type(parent), "Silent", bases, namespace))
+    return silent
+
+
+def _default_slots(base: type) -> set[str]:
+    """What a class without ``__slots__`` adds to this base."""
+    added = {"__dict__"} if not base.__dictoffset__ else set()
+    return added | ({"__weakref__"} if not base.__weakrefoffset__ and not base.__itemsize__ else set())
+
+
+def _layout(cls: type) -> tuple[int, ...]:
+    has_gc = cls.__flags__ & (1 << 14)
+    return cls.__basicsize__, cls.__itemsize__, cls.__dictoffset__, cls.__weakrefoffset__, has_gc
 
 
 class _Member:
@@ -777,8 +807,8 @@ TORCH_ADOPT_FROM = 1 << 20
 
 
 def torch_tensor(
-    cls: Any, data: Any, dtype: Any, size: tuple[int, ...], requires_grad: bool = False, stride: tuple[int, ...] | None = None,
-    offset: int = 0, options: dict[str, Any] | None = None,
+    cls: Any, data: Any, dtype: Any, size: tuple[int, ...], requires_grad: bool = False,
+    stride: tuple[int, ...] | None = None, offset: int = 0, options: dict[str, Any] | None = None,
 ) -> Any:  # fmt: skip
     """A tensor or parameter on the bytes ``data``, or on the memory of the tensor or storage ``data``.
 
@@ -786,10 +816,26 @@ def torch_tensor(
     """
     import torch
 
-    _check_torch_class(cls, torch.Tensor)
     _check(dtype, torch.dtype, "the type of a tensor's elements")
     _check(size, tuple, "the size of a tensor")
-    options = options or {}
+    whole = type(data) is bytearray and stride is None and not options and len(data) == math.prod(size) * dtype.itemsize
+    if whole and 0 < len(data) < TORCH_ADOPT_FROM and dtype in _torch_common_types():
+        tensor = torch.frombuffer(data, dtype=dtype).view(size).clone()
+    else:
+        tensor = _torch_view(data, dtype, size, stride, offset, options or {})
+    if cls is torch.nn.Parameter:
+        tensor.__class__ = cls  # what Parameter.__new__ makes, at a fraction of the time
+    elif cls is not torch.Tensor:
+        _check_torch_class(cls, torch.Tensor)
+        tensor = torch.Tensor._make_subclass(cls, tensor)
+    return tensor.requires_grad_() if requires_grad else tensor
+
+
+def _torch_view(
+    data: Any, dtype: Any, size: tuple[int, ...], stride: tuple[int, ...] | None, offset: int, options: dict[str, Any]
+) -> Any:
+    import torch
+
     if isinstance(data, torch.Tensor):
         storage = data.untyped_storage()
     elif isinstance(data, torch.UntypedStorage):
@@ -797,14 +843,21 @@ def torch_tensor(
     else:
         storage = _torch_place(_torch_memory(data), options, dtype)
     tensor = torch.empty(0, dtype=dtype, device=storage.device)
-    with torch.no_grad():
-        tensor.set_(storage, offset, size, _contiguous(size) if stride is None else stride)
+    tensor.set_(storage, offset, size, _contiguous(size) if stride is None else stride)
     marks = {name: True for name in ("conj", "neg") if options.get(name)}
     if marks:
         torch._utils.set_tensor_metadata(tensor, marks)
-    if cls is not torch.Tensor:
-        return torch.Tensor._make_subclass(cls, tensor, requires_grad)
-    return tensor.requires_grad_() if requires_grad else tensor
+    return tensor
+
+
+@functools.cache
+def _torch_common_types() -> frozenset[Any]:
+    """Types of elements that every kernel of torch knows."""
+    import torch
+
+    names = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64",
+             "complex128")  # fmt: skip
+    return frozenset(getattr(torch, name) for name in names)
 
 
 def torch_parameter(cls: Any, data: Any, requires_grad: bool) -> Any:
@@ -1221,6 +1274,7 @@ def _construct_autotuner(kernel: Any, state: dict[str, Any]) -> None:
             warnings.simplefilter("ignore", DeprecationWarning)  # no news to somebody who loads a kernel
         # By position, because there are libraries that wrap the constructor in one that takes only *args and **kwargs.
         cls.__init__(kernel, state["fn"], *(state[name] for name in names), **options)
+    kernel.configs = state["configs"]  # where a cycle begins in this list, it is still empty, and the constructor made another
 
 
 def _accepted(cls: type, options: dict[str, Any]) -> dict[str, Any]:
@@ -1388,8 +1442,6 @@ def fill_torch_parametrized(module: Any, state: dict[str, Any]) -> None:
 
 def fill_torch_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
     """Give an optimizer its state, and note its steps for a learning rate scheduler, as that does when it is made."""
-    import functools
-
     import torch
 
     _check(optimizer, torch.optim.Optimizer, "an optimizer")
@@ -1723,7 +1775,6 @@ def _untraced_type() -> type:
             traced = function.get_concrete_function(*args, **kwargs)
             self.__dict__.update(traced.__dict__)
             self.__class__ = ConcreteFunction
-            self.__dict__.pop("_safepickle_recipe", None)
             return getattr(self, name)
 
         _untraced.append(type("UntracedConcreteFunction", (ConcreteFunction,), {"__module__": __name__, "__getattr__": trace}))
