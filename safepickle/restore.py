@@ -1275,6 +1275,7 @@ def _construct_autotuner(kernel: Any, state: dict[str, Any]) -> None:
         # By position, because there are libraries that wrap the constructor in one that takes only *args and **kwargs.
         cls.__init__(kernel, state["fn"], *(state[name] for name in names), **options)
     kernel.configs = state["configs"]  # where a cycle begins in this list, it is still empty, and the constructor made another
+    kernel.configs = state["configs"]  # where a cycle begins in this list, it is still empty, and the constructor made another
 
 
 def _accepted(cls: type, options: dict[str, Any]) -> dict[str, Any]:
