@@ -114,7 +114,7 @@ def both(obj, registry=None):
     return [round_trip(obj, registry), safepickle.deepcopy(obj, registry=registry)]
 
 
-# -- exact types -------------------------------------------------------------------------------------------------------
+# -- exact types -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -242,7 +242,7 @@ def test_any_callable_is_a_reducer(registry):
 Handle.reduce_bound = staticmethod(reduce_handle)
 
 
-# -- copying apart from pickling -----------------------------------------------------------------------------------------
+# -- copying apart from pickling -------------------------------------------------------------------------------------
 
 
 def test_share_makes_the_copy_the_object_itself_and_leaves_pickling_alone(registry):
@@ -372,7 +372,7 @@ def test_a_rule_may_speak_about_builtin_containers(registry):
     assert safepickle.copy([1], registry=registry) == (1,)
 
 
-# -- declining ---------------------------------------------------------------------------------------------------------
+# -- declining -------------------------------------------------------------------------------------------------------
 
 
 def test_a_rule_that_declines_leaves_the_object_to_the_layer_below():
@@ -402,7 +402,7 @@ def test_a_rule_declines_object_by_object(registry):
     assert (mine.made_by, plain.made_by) == ("rule", "init")
 
 
-# -- subclasses ----------------------------------------------------------------------------------------------------------
+# -- subclasses ------------------------------------------------------------------------------------------------------
 
 
 def test_a_rule_for_subclasses_reaches_all_of_them(registry):
@@ -516,7 +516,7 @@ def test_a_rule_for_a_metaclass_speaks_about_its_classes(registry):
     assert safepickle.deepcopy([Made], registry=registry) == ["a class"]
 
 
-# -- odd metaclasses -------------------------------------------------------------------------------------------------------
+# -- odd metaclasses -------------------------------------------------------------------------------------------------
 
 
 class AllEqual(type):
@@ -567,7 +567,7 @@ def test_a_rule_can_be_registered_for_a_type_that_cannot_be_hashed(registry):
     assert registry.rule_for(cls) is None
 
 
-# -- by name ------------------------------------------------------------------------------------------------------------
+# -- by name ---------------------------------------------------------------------------------------------------------
 
 
 MODULE = """
@@ -744,7 +744,7 @@ def test_no_rule_is_lost_if_the_module_is_imported_during_a_dump(registry, modul
     assert round_trip([Importer()], registry) == [["by rule"]]
 
 
-# -- layers ------------------------------------------------------------------------------------------------------------
+# -- layers ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_registry_applies_only_to_calls_that_name_it(registry):
@@ -885,7 +885,7 @@ def test_a_nested_deepcopy_call_may_bring_another_registry_and_keeps_the_memo(re
     ]
 
 
-# -- later registrations -------------------------------------------------------------------------------------------------
+# -- later registrations ---------------------------------------------------------------------------------------------
 
 
 def test_a_rule_that_is_registered_during_a_dump_applies_to_what_follows(registry):
@@ -922,7 +922,7 @@ def test_a_rule_that_is_registered_between_two_dumps_applies_to_the_second(regis
     assert [unpickler.load().made_by for _ in range(3)] == ["init", "rule", "init"]
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------
+# -- memory ----------------------------------------------------------------------------------------------------------
 
 
 def test_asking_for_a_rule_keeps_no_type_alive():
@@ -964,7 +964,7 @@ def test_a_running_cache_is_forgotten_when_its_call_ends(registry):
     assert registry._live == set()
 
 
-# -- threads -----------------------------------------------------------------------------------------------------------
+# -- threads ---------------------------------------------------------------------------------------------------------
 
 
 def test_threads_may_register_and_dump_at_once(registry):
@@ -1049,7 +1049,7 @@ def test_a_module_that_registers_while_another_thread_registers_does_not_deadloc
         del sys.modules["lazy_registering"]
 
 
-# -- errors ------------------------------------------------------------------------------------------------------------
+# -- errors ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", [5, None, Handle("a"), len, [Handle]])
@@ -1170,7 +1170,7 @@ def test_rules_for_what_is_no_type_is_a_clear_error(registry):
         registry.rule_for("tests.test_registry:Handle")
 
 
-# -- the entry points of other packages -------------------------------------------------------------------------------------
+# -- the entry points of other packages ------------------------------------------------------------------------------
 
 
 def distribution(folder: Path, name: str, points: dict[str, str], modules: dict[str, str]) -> None:
