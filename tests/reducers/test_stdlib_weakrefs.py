@@ -9,7 +9,7 @@ import pickle
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -59,12 +59,6 @@ class Colour(enum.Enum):
 
 def function() -> None:
     """A function with a name."""
-
-
-@pytest.fixture(autouse=True)
-def _collected() -> Iterator[None]:
-    yield
-    gc.collect()
 
 
 def dead(reference: Any) -> bool:
