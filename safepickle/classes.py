@@ -57,6 +57,8 @@ def identity_of(obj: Any, registry: Registry = default_registry) -> str:
         from .digests import content_digest
 
         known = restore.identities.remember(obj, f"{_name(obj)}:{content_digest(obj, registry)[:24]}")
+        if isinstance(obj, type):
+            restore.mark_complete(obj)
     return known
 
 
@@ -107,8 +109,6 @@ def class_by_value(cls: type, pickler: Any) -> tuple[Any, ...]:
             "cannot travel by value"
         )
     identity = _identity(cls, pickler)
-    if not pickler.canonical:
-        restore.mark_complete(cls)
     write = _writer_for(cls)
     make, arguments, state = write(cls, identity, pickler.canonical)
     return make, arguments, state, None, None, restore.fill_class
@@ -131,7 +131,8 @@ def _write_class(cls: type, identity: str, canonical: bool) -> tuple[Any, tuple[
     if slots is not None:
         namespace["__slots__"] = slots
     attributes = _attributes(cls, skip | namespace.keys() - {"__slots__"}, canonical)
-    arguments = (identity, type(cls), cls.__name__, cls.__bases__, namespace)
+    metaclass = None if any(type(base) is type(cls) for base in cls.__bases__) else type(cls)
+    arguments = (identity, metaclass, cls.__name__, cls.__bases__, namespace)
     state: dict[str, Any] = {"attributes": attributes, **_abstract_state(cls)}
     if getattr(attributes.get("__subclasshook__"), "__module__", None) == "typing":
         del attributes["__subclasshook__"]
@@ -168,9 +169,11 @@ def _slots(cls: type) -> tuple[str, ...] | None:
     return (*own, *(name for name in _OWN_SLOTS if type(variables.get(name)) is types.GetSetDescriptorType))
 
 
-#: What ``type`` and ``ABCMeta`` put into a class themselves, or what is written apart.
-_MADE_BY_TYPE: Final = frozenset({"__dict__", "__weakref__", "__module__", "__qualname__", "_abc_impl", "__abstractmethods__",
-                                  "__annotations_cache__", "__annotate_func__"})  # fmt: skip
+#: What ``type``, ``ABCMeta`` and ``copyreg`` put into a class themselves, or what is written apart.
+_MADE_BY_TYPE: Final = frozenset({
+    "__dict__", "__weakref__", "__module__", "__qualname__", "_abc_impl", "__abstractmethods__", "__slotnames__",
+    "__annotations_cache__", "__annotate_func__",
+})  # fmt: skip
 
 
 def _attributes(cls: type, skip: Any, canonical: bool) -> dict[str, Any]:

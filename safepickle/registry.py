@@ -381,17 +381,20 @@ class Registry:
         rule = self._functions[name] = Rule(name, reduce, SHARE, origin=origin, summary=summary)
         return rule
 
-    def add_made_classes(self, base: type, only: Callable[[type], bool], reduce: Reducer, **options: Any) -> Rule:
+    def add_made_classes(
+        self, name: str, base: type, only: Callable[[type], bool], reduce: Reducer, **options: Any
+    ) -> Rule:
         """Say how objects are handled whose classes a library makes at run time, with protocol methods that refuse.
 
         The rule is asked before those of the classes, whatever methods they define.
 
         Args:
+            name: what to call them, ``"module:qualname"``.
             base: what those classes inherit from.
             only: which subclasses of it are meant.
             reduce, options: as for :meth:`add`.
         """
-        rule = Rule(_type_name(base), reduce, subclasses=True, only=only, **options)
+        rule = Rule(name, reduce, subclasses=True, only=only, **options)
         with _lock:
             self._made_classes.append((base, rule))
             self._changed()
@@ -537,7 +540,8 @@ class Registry:
 
 def _overruled(cls: type, registered: type, verb: Verb) -> bool:
     """Whether a class between ``cls`` and the registered one brings a way of its own."""
-    names = PROTOCOL[verb]
+    # Classes are atoms to the standard library: it asks no method of a metaclass how to pickle or copy them.
+    names: frozenset[str] = frozenset() if issubclass(cls, type) else PROTOCOL[verb]
     for base in cls.__mro__:
         if base is registered:
             return False

@@ -472,12 +472,19 @@ class Identities:
 #: Classes, type variables, kernels and compiled functions that travelled by value.
 identities = Identities()
 
-_filled: weakref.WeakSet[type] = weakref.WeakSet()
+#: Classes that have their attributes; by id, because a metaclass may have its own idea of what is equal.
+_complete: dict[int, weakref.ref[type]] = {}
 
 
 def mark_complete(cls: type) -> None:
     """This class has its attributes: loading it must not set them again."""
-    _filled.add(cls)
+    key = id(cls)
+    _complete[key] = weakref.ref(cls, lambda ref: _complete.pop(key, None) if _complete.get(key) is ref else None)
+
+
+def _is_complete(cls: type) -> bool:
+    known = _complete.get(id(cls))
+    return known is not None and known() is cls
 
 
 def _living(identity: str, kind: type | tuple[type, ...]) -> Any:
@@ -546,16 +553,19 @@ def _without_hooks(bases: tuple[type, ...], make: Callable[[tuple[type, ...]], A
     """The class that ``make`` makes on these bases without a call of their ``__init_subclass__``."""
     if not any("__init_subclass__" in vars(c) for base in bases for c in base.__mro__ if c is not object):
         return make(bases)
-    made = make((_silent_base(bases[0]), *bases))  # one in front that answers instead, and is taken away again
-    type.__dict__["__bases__"].__set__(made, bases)
-    return made
+    # One in front that answers instead, and is taken away again. Python allows that where the layout of instances stays the same.
+    for model in (bases[0], object):
+        try:
+            made = make((_silent_base(model), *bases))
+            type.__dict__["__bases__"].__set__(made, bases)
+            return made
+        except TypeError as error:
+            problem = error
+    raise problem
 
 
 def _silent_base(base: type) -> type:
-    """A class whose ``__init_subclass__`` does nothing and whose instances are laid out as those of ``base``.
-
-    Python lets the bases of a class be changed where old and new add the same to the same parent.
-    """
+    """A class whose ``__init_subclass__`` does nothing and which adds the same to the same parent as ``base``."""
     top = base
     while top.__base__ is not None and _layout(top.__base__) == _layout(top):
         top = top.__base__
@@ -615,13 +625,18 @@ def make_enum(
         if known is not None:
             return known  # type: ignore[no-any-return]
         prepare: Any = vars(enum.EnumMeta)["__prepare__"].__func__
-        body = prepare(metaclass, name, bases, **options)
-        for key, value in namespace.items():
-            body[key] = value
-        body["__new__"], body["__init__"] = _new_member, _init_member
-        for key, value, arguments in members:
-            body[key] = _Member(value, arguments)
-        made: Any = _without_hooks(bases, lambda bases: enum.EnumMeta.__new__(metaclass, name, bases, body, **options))
+
+
+        def make(real_bases: tuple[type, ...]) -> Any:
+            body = prepare(metaclass, name, bases, **options)
+            for key, value in namespace.items():
+                body[key] = value
+            body["__new__"], body["__init__"] = _new_member, _init_member
+            for key, value, arguments in members:
+                body[key] = _Member(value, arguments)
+            return enum.EnumMeta.__new__(metaclass, name, real_bases, body, **options)
+
+        made = _without_hooks(bases, make)
         type.__delattr__(made, "__init__")
         if "__new_member__" in vars(made):
             type.__delattr__(made, "__new_member__")
@@ -650,7 +665,7 @@ def fill_class(cls: type, state: dict[str, Any]) -> None:
     """Give a class its attributes, unless it has them: a class that lives here keeps the state it has."""
     _check(cls, type, "a class")
     with identities.lock:
-        if cls in _filled:
+        if _is_complete(cls):
             return
         assign = _native(type(cls), "__setattr__")
         for name, value in state["attributes"].items():
@@ -658,7 +673,7 @@ def fill_class(cls: type, state: dict[str, Any]) -> None:
         for key, fill in _CLASS_STATE.items():
             if key in state:
                 fill(cls, state[key])
-        _filled.add(cls)
+        mark_complete(cls)
 
 
 def _fill_members(cls: Any, members: dict[str, tuple[dict[str, Any], dict[str, Any]]]) -> None:
@@ -1275,7 +1290,6 @@ def _construct_autotuner(kernel: Any, state: dict[str, Any]) -> None:
         # By position, because there are libraries that wrap the constructor in one that takes only *args and **kwargs.
         cls.__init__(kernel, state["fn"], *(state[name] for name in names), **options)
     kernel.configs = state["configs"]  # where a cycle begins in this list, it is still empty, and the constructor made another
-    kernel.configs = state["configs"]  # where a cycle begins in this list, it is still empty, and the constructor made another
 
 
 def _accepted(cls: type, options: dict[str, Any]) -> dict[str, Any]:
@@ -1419,7 +1433,7 @@ def _torch_archive(archive: bytes) -> Any:
 # -- torch: what is around tensors ---------------------------------------------------------------------------------------------------
 
 
-def torch_parametrized(base: type) -> Any:
+def torch_parametrized(base: Any) -> Any:
     """A module, still empty, of a class that can be parametrized; its state follows."""
     import torch
     from torch.nn.utils import parametrize
@@ -1451,7 +1465,7 @@ def fill_torch_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
 
     @functools.wraps(step)
     def noted(*args: Any, **kwargs: Any) -> Any:
-        this = me()
+        this: Any = me()
         this._opt_called = True
         return step(this, *args, **kwargs)
 
@@ -1786,6 +1800,8 @@ def _untraced_type() -> type:
 
 #: Where a graph that is being loaded keeps its nodes.
 TORCH_FX_NODES = "_safepickle_nodes"
+#: The place of the node before the first, which is the one after the last too.
+TORCH_FX_ROOT = -1
 
 
 def torch_fx_graph(cls: Any, nodes: tuple[tuple[str, str], ...]) -> Any:
@@ -1813,7 +1829,7 @@ def fill_torch_fx_graph(graph: Any, state: dict[str, Any]) -> None:
     for name, value in state["attributes"].items():
         graph.__dict__[name] = value
     nodes = graph.__dict__.pop(TORCH_FX_NODES)
-    for node, (target, args, kwargs, kind, meta, attributes) in zip(nodes, state["nodes"]):
+    for node, (target, args, kwargs, kind, meta, attributes) in zip(nodes, state["nodes"], strict=True):
         node.target = target
         node.args = tuple(args)
         node.kwargs = kwargs
@@ -1829,6 +1845,8 @@ def torch_fx_node(graph: Any, place: int) -> Any:
 
     _check(graph, torch.fx.Graph, "a graph")
     _check(place, int, "the place of a node")
+    if place == TORCH_FX_ROOT:
+        return graph._root
     nodes = graph.__dict__.get(TORCH_FX_NODES)
     return (list(graph.nodes) if nodes is None else nodes)[place]
 
