@@ -30,6 +30,7 @@ MARKS: Final[dict[str, type]] = {
     "_torchdynamo_orig_callable": _stand_in("torch", "compile", "What torch.compile and its siblings make of a function."),
     "_clear_cache": _stand_in("functools", "singledispatch", "What functools.singledispatch makes of a function."),
     "_tf_decorator": _stand_in("tensorflow", "tf_decorator", "What a decorator of TensorFlow makes of a function."),
+    "hooked": _stand_in("torch.optim.optimizer", "step", "What an optimizer puts around the step of its class."),
 }
 
 

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import copyreg
-from collections import OrderedDict
+import types
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -19,10 +19,11 @@ import torch
 from torch.nn.utils import parametrize
 from torch.utils.hooks import RemovableHandle
 
-from .. import restore
+from .. import restore, sources
 from ..errors import PicklingError
-from ..references import static_vars
+from ..references import find, static_vars
 from ..registry import SHARE, Registry
+from .marked import MARKS
 from .torch_tensors import stands_aside
 
 __all__ = ["add_rules"]
@@ -45,7 +46,7 @@ def add_rules(registry: Registry) -> None:
 def add_module_rules(registry: Registry) -> None:
     """Parametrized modules, handles of hooks."""
     registry.add_made_classes(
-        torch.nn.Module, is_parametrized_class, reduce_parametrized, origin=ORIGIN,
+        "torch.nn.utils.parametrize:parametrized modules", torch.nn.Module, is_parametrized_class, reduce_parametrized, origin=ORIGIN,
         summary=("whole: parametrizations and originals", "whole, with a class of its own"),
     )  # fmt: skip
     registry.add(RemovableHandle, reduce_handle, origin=ORIGIN,
@@ -55,7 +56,7 @@ def add_module_rules(registry: Registry) -> None:
 def is_parametrized_class(cls: type) -> bool:
     """Whether ``torch.nn.utils.parametrize`` made the class, for one module."""
     refusal = vars(cls).get("__getstate__")
-    return getattr(refusal, "__module__", None) == parametrize.__name__
+    return bool(getattr(refusal, "__module__", None) == parametrize.__name__)
 
 
 def reduce_parametrized(module: Any) -> tuple[Any, ...]:
@@ -83,6 +84,8 @@ def add_training_rules(registry: Registry) -> None:
     """Optimizers and data loaders."""
     registry.add("torch.optim.optimizer:Optimizer", reduce_optimizer, subclasses=True, origin=ORIGIN,
                  summary=("all its state; groups point to the restored parameters", "the same"))  # fmt: skip
+    registry.add(MARKS["hooked"], reduce_hooked_step, with_pickler=True, origin=ORIGIN,
+                 summary=("the function of the class; hooked again by the next optimizer", "shared"))  # fmt: skip
     registry.add("torch.utils.data.dataloader:DataLoader", reduce_loader, subclasses=True, origin=ORIGIN,
                  summary=("whole, without running workers", "the same"))  # fmt: skip
     for name in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"):
@@ -103,6 +106,15 @@ def reduce_optimizer(optimizer: Any) -> tuple[Any, ...]:
         del state["step"]
         return copyreg.__newobj__, (type(optimizer),), state, None, None, restore.fill_torch_optimizer  # type: ignore[attr-defined]
     return copyreg.__newobj__, (type(optimizer),), state  # type: ignore[attr-defined]
+
+
+def reduce_hooked_step(function: types.FunctionType, pickler: Any) -> Any:
+    """The ``step`` of an optimizer's class without what the first optimizer put around it: an equal class is then equal bytes."""
+    inner = function.__dict__.get("__wrapped__")
+    hooks = function.__globals__.get("__name__") == "torch.optim.optimizer"
+    if not hooks or type(inner) is not types.FunctionType or find(function, everywhere=False) is not None:
+        return NotImplemented
+    return sources.reduce_function(inner, pickler)
 
 
 def reduce_loader(loader: Any) -> Any:
@@ -225,10 +237,18 @@ def _refusal(advice: str) -> Callable[[Any], Any]:
     return refuse
 
 
+def is_node_class(cls: type) -> bool:
+    """Whether objects of the class are nodes of the autograd graph; torch makes most of these classes without a common base."""
+    return hasattr(cls, "next_functions") and hasattr(cls, "metadata") and issubclass(cls, torch.autograd.graph.Node)
+
+
 def add_refusals(registry: Registry) -> None:
     """Objects that belong to one process and one moment."""
+    registry.add_made_classes(
+        "torch.autograd.graph:Node", object, is_node_class, _refusal("it is a node of the autograd graph; keep tensors, not their grad_fn"),
+        origin=ORIGIN, summary=("an error", "an error"),
+    )  # fmt: skip
     refused = {
-        "torch.autograd.function:BackwardCFunction": "it is a node of the autograd graph of this process; keep tensors, not their grad_fn",
         "torch.cuda.graphs:CUDAGraph": "a captured graph refers to memory of this process; capture it again from the function",
         "torch.distributed.distributed_c10d:Work": "it is a running operation; wait() for it and keep its result",
         "torch.distributed.distributed_c10d:Store": "it is a connection of this process; make it again from host and port",

@@ -16,7 +16,6 @@ import sys
 from typing import Any, Final
 
 import torch
-from torch.nn.parameter import UninitializedTensorMixin
 from torch.utils.hooks import warn_if_has_hooks
 
 from .. import restore
@@ -151,7 +150,7 @@ def stands_aside(pickler: Any) -> bool:
 
 #: What picklers have that know no persistent ids.
 _NO_PERSISTENT_ID: Final = (
-    None, getattr(pickle.Pickler, "persistent_id", None), pickle._Pickler.persistent_id,  # type: ignore[attr-defined]
+    None, getattr(pickle.Pickler, "persistent_id", None), pickle._Pickler.persistent_id,
 )  # fmt: skip
 
 
@@ -260,7 +259,7 @@ def _covers(tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
 
 def _reduce_opaque(tensor: torch.Tensor, cls: type) -> Any:
     """What torch says about the tensor, with the class, the attributes and the gradient that it would drop."""
-    if tensor.layout is torch._mkldnn:  # type: ignore[attr-defined]
+    if tensor.layout is torch._mkldnn:
         dense = (tensor.detach().to_dense(),)  # the blocked layout is of this machine's making
         return restore.torch_mkldnn, dense
     if cls is torch.Tensor or not issubclass(cls, torch.nn.Parameter):
@@ -499,7 +498,6 @@ def copy_typed_storage(storage: torch.TypedStorage, memo: Memo) -> Any:
 
 def copy_uninitialized(tensor: Any, memo: Memo) -> Any:
     """A parameter or buffer without a shape yet."""
-    assert isinstance(tensor, UninitializedTensorMixin)
     data = tensor.data
     made = type(tensor)(tensor.requires_grad, data.device, data.dtype)
     memo[id(tensor)] = made
