@@ -382,19 +382,19 @@ class Registry:
         return rule
 
     def add_made_classes(
-        self, name: str, base: type, only: Callable[[type], bool], reduce: Reducer, **options: Any
+        self, base: type, only: Callable[[type], bool], reduce: Reducer, *, name: str | None = None, **options: Any
     ) -> Rule:
         """Say how objects are handled whose classes a library makes at run time, with protocol methods that refuse.
 
         The rule is asked before those of the classes, whatever methods they define.
 
         Args:
-            name: what to call them, ``"module:qualname"``.
             base: what those classes inherit from.
             only: which subclasses of it are meant.
             reduce, options: as for :meth:`add`.
+            name: what to call them, ``"module:qualname"``; unless given, as the base.
         """
-        rule = Rule(name, reduce, subclasses=True, only=only, **options)
+        rule = Rule(_type_name(base) if name is None else name, reduce, subclasses=True, only=only, **options)
         with _lock:
             self._made_classes.append((base, rule))
             self._changed()

@@ -46,7 +46,7 @@ def add_rules(registry: Registry) -> None:
 def add_module_rules(registry: Registry) -> None:
     """Parametrized modules, handles of hooks."""
     registry.add_made_classes(
-        "torch.nn.utils.parametrize:parametrized modules", torch.nn.Module, is_parametrized_class, reduce_parametrized, origin=ORIGIN,
+        torch.nn.Module, is_parametrized_class, reduce_parametrized, origin=ORIGIN, name="torch.nn.utils.parametrize:parametrized modules",
         summary=("whole: parametrizations and originals", "whole, with a class of its own"),
     )  # fmt: skip
     registry.add(RemovableHandle, reduce_handle, origin=ORIGIN,
@@ -245,8 +245,8 @@ def is_node_class(cls: type) -> bool:
 def add_refusals(registry: Registry) -> None:
     """Objects that belong to one process and one moment."""
     registry.add_made_classes(
-        "torch.autograd.graph:Node", object, is_node_class, _refusal("it is a node of the autograd graph; keep tensors, not their grad_fn"),
-        origin=ORIGIN, summary=("an error", "an error"),
+        object, is_node_class, _refusal("it is a node of the autograd graph; keep tensors, not their grad_fn"),
+        origin=ORIGIN, name="torch.autograd.graph:Node", summary=("an error", "an error"),
     )  # fmt: skip
     refused = {
         "torch.cuda.graphs:CUDAGraph": "a captured graph refers to memory of this process; capture it again from the function",
