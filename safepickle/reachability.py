@@ -7,6 +7,7 @@ answer, so the garbage collector's view of the graph is walked once, on the firs
 
 from __future__ import annotations
 
+import enum
 import gc
 import types
 import weakref
@@ -19,7 +20,7 @@ __all__ = ["reachable_ids", "reaches"]
 _CLOSED: Final = (
     types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, types.CodeType, types.FrameType, types.TracebackType,
     types.GeneratorType, types.CoroutineType, types.GetSetDescriptorType, types.MemberDescriptorType, weakref.ref,
-    str, bytes, int, float, complex,
+    str, bytes, int, float, complex, enum.Enum,
 )  # fmt: skip
 
 
@@ -41,15 +42,21 @@ def reachable_ids(roots: Iterable[Any], closed: Callable[[type], bool] = _never_
     seen: set[int] = set()
     stack = list(roots)
     verdicts: dict[type, bool] = {}
+
+    def is_open(cls: type) -> bool:
+        verdict = verdicts.get(cls)
+        if verdict is None:
+            is_code = cls is types.FunctionType and through_functions
+            verdict = verdicts[cls] = is_code or not (issubclass(cls, _CLOSED) or closed(cls))
+        return verdict
+
     while stack:
         obj = stack.pop()
         cls = type(obj)
-        open_ = verdicts.get(cls)
-        if open_ is None:
-            is_code = cls is types.FunctionType and through_functions
-            open_ = verdicts[cls] = is_code or not (issubclass(cls, _CLOSED) or closed(cls))
-        if not open_ or id(obj) in seen:
+        if not is_open(cls) or id(obj) in seen:
             continue
+        if cls in (tuple, frozenset) and not any(is_open(type(part)) for part in obj):
+            continue  # its own copy; the empty tuple is part of almost everything
         seen.add(id(obj))
         stack.extend(_parts(obj, cls))
     return seen

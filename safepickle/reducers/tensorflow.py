@@ -13,7 +13,6 @@ What ``tf.function`` makes has rules of its own in :mod:`.tensorflow_functions`.
 from __future__ import annotations
 
 import copy
-import enum
 import types
 from collections.abc import Callable
 from typing import Any, Final
@@ -53,7 +52,8 @@ def add_value_rules(registry: Registry) -> None:
     )  # fmt: skip
     registry.add("tensorflow.python.framework.ops:EagerTensor", reduce_tensor, copy=SHARE, origin=ORIGIN,
                  summary=("by value; a handle is refused", "shared: it cannot change"))  # fmt: skip
-    registry.add("tensorflow.python.framework.dtypes:DType", copy=SHARE, subclasses=True, origin=ORIGIN)
+    for name in ("dtypes:DType", "tensor_shape:TensorShape", "type_spec:TypeSpec"):  # they cannot change
+        registry.add(f"tensorflow.python.framework.{name}", copy=SHARE, subclasses=True, origin=ORIGIN)
     registry.add("tensorflow.python.framework.ops:SymbolicTensor", refuse_symbolic, copy=refuse_symbolic, shallow=_decline, origin=ORIGIN,
                  summary=REFUSED)  # fmt: skip
 
@@ -264,8 +264,7 @@ def _uses_what_is_copied(dataset: Any, memo: dict[Any, Any]) -> bool:
     shared = call.is_shared_type
     # Only what is found without going through datasets: what the dataset itself holds is no argument.
     copied = reachable_ids([call.root], lambda cls: shared(cls) or issubclass(cls, tf.data.Dataset))
-    values = (tuple, frozenset, tf.DType, tf.TensorShape, tf.TypeSpec, enum.Enum)  # equal ones are often one object
-    return reaches(static_vars(dataset).values(), lambda part: id(part) in copied and not isinstance(part, values), shared) is not None
+    return reaches(static_vars(dataset).values(), lambda part: id(part) in copied, shared) is not None
 
 
 # -- what tracks its attributes --------------------------------------------------------------------------------------------------------

@@ -65,16 +65,17 @@ def add_rules(registry: Registry) -> None:
 
 def add_refusals(registry: Registry) -> None:
     """Graphs and what is loaded as a graph."""
-    refused = ("an error that says what to do", "an error that says what to do")
+    refused = "an error that says what to do"
+    traced = "the graph of a traced function belongs to its process: pickle the tf.function, which is traced again where it is loaded"
+    for name in ("tensorflow.python.framework.func_graph:FuncGraph", f"{PACKAGE}.atomic_function:AtomicFunction"):
+        # Shared, so that the copier does not think that what a trace has captured is part of the object that holds the function.
+        registry.add(name, _refuse(traced), copy=SHARE, subclasses=True, origin=ORIGIN, summary=(refused, "shared"))
     for name, message in {
         "tensorflow.python.framework.ops:Graph": "a graph belongs to its process: pickle the function that builds it, or graph.as_graph_def()",
-        "tensorflow.python.framework.func_graph:FuncGraph":
-            "the graph of a traced function belongs to its process: pickle the tf.function, which is traced again where it is loaded",
         "tensorflow.python.saved_model.function_deserialization:RestoredFunction":
             "a function of a SavedModel has no Python code: pickle the path, and call tf.saved_model.load(path) where it is needed",
-        f"{PACKAGE}.atomic_function:AtomicFunction": "a compiled graph belongs to its process: pickle the tf.function that it was traced from",
     }.items():  # fmt: skip
-        registry.add(name, _refuse(message), subclasses=True, origin=ORIGIN, summary=refused)
+        registry.add(name, _refuse(message), subclasses=True, origin=ORIGIN, summary=(refused, refused))
 
 
 def _refuse(message: str) -> Any:
@@ -209,8 +210,8 @@ def _gives(attribute: Any, instance: Any, function: Any) -> bool:
 
 def identity_of(function: Any, inner: Any, pickler: Any) -> tuple[str | None, bool]:
     """The identity under which loading finds the living function at home, and whether it may be shared elsewhere too."""
-    if type(inner) is not types.FunctionType:
-        return None, False  # a method or a callable object: it travels with that object
+    if type(inner) is not types.FunctionType or any(holds_state(part, set()) for part in _held_by(inner)):
+        return None, False  # a method, a callable object or a closure over objects: it travels with those
     stateless = not holds_state(inner, set())
     if not stateless and not has_name_here(function):
         return None, False
@@ -278,14 +279,14 @@ def _is_tensorflow_constant(obj: Any) -> bool:
 
 
 def copy_function(function: Any, memo: dict[Any, Any]) -> Generator[Any, Any, Any]:
-    """Itself if it has a name; else an untraced one on the copy of the instance, or of what its closure holds."""
+    """An untraced one on the copy of its instance, or of what its closure holds; itself if it has a name and holds nothing that is copied."""
     binding = binding_of(function)
     if binding is not None:
         instance = yield binding.instance
         return function if instance is binding.instance else restore.tf_method(instance, *binding[1:])
     inner = python_function(function)
     named = has_name(function)
-    if named and type(inner) is types.FunctionType:
+    if named and type(inner) is types.FunctionType and not inner.__closure__:
         return function
     twin = memo[id(function)] = restore.tf_function(None, False)
     copied = yield inner
