@@ -40,6 +40,7 @@ __all__ = [
     "bound_classmethod",
     "builtin_type",
     "class_attribute",
+    "enum_member",
     "fill_cell",
     "fill_class",
     "fill_function",
@@ -164,6 +165,7 @@ __all__ = [
     "fill_keras_container",
     "builtin_descriptor",
     "fill_codecs_stream",
+    "fill_exception_origin",
 ]
 
 
@@ -646,6 +648,15 @@ def make_enum(
             type.__setattr__(made, "_use_args_", use_arguments)
         identities.remember(made, identity)
         return made  # type: ignore[no-any-return]
+
+
+def enum_member(cls: Any, name: str) -> Any:
+    """The member of that name."""
+    _check(cls, enum.EnumMeta, "the class of a member")
+    found = cls._member_map_.get(name)
+    if found is None:
+        raise UnpicklingError(f"{cls.__module__}:{cls.__qualname__} has no member {name!r} here")
+    return found
 
 
 def make_named_tuple(identity: str, name: str, fields: tuple[str, ...], defaults: tuple[Any, ...]) -> type:
@@ -2500,11 +2511,24 @@ def fill_exception(error: BaseException, state: dict[str, Any]) -> None:
     for name, value in state.get("fields", {}).items():
         setattr(error, name, value)
     set_attributes(error, state.get("attributes", {}), state.get("slots", {}))
-    if "cause" in state:
-        error.__cause__ = state["cause"]
-    if "context" in state:
-        error.__context__ = state["context"]
-    error.__suppress_context__ = state.get("suppress", False)
+    _set_origin(error, state)
+
+
+def fill_exception_origin(error: BaseException, state: tuple[Any, dict[str, Any]]) -> None:
+    """Give an exception that reduces itself the state that it asked for, and what it came from."""
+    _check(error, BaseException, "an exception")
+    own, origin = state
+    if own is not None:
+        error.__setstate__(own)
+    _set_origin(error, origin)
+
+
+def _set_origin(error: BaseException, origin: dict[str, Any]) -> None:
+    for name, value in (("cause", origin.get("cause")), ("context", origin.get("context"))):
+        if value is not None:
+            _check(value, BaseException, f"the {name} of an exception")
+            setattr(error, f"__{name}__", value)
+    error.__suppress_context__ = origin.get("suppress", False)
 
 
 # -- Keras -----------------------------------------------------------------------------------------------------------------------

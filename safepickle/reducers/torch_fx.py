@@ -109,6 +109,7 @@ def reduce_node(node: Any, pickler: Any) -> tuple[Any, ...]:
     places = known.get(id(node.graph))
     if places is None:
         places = known[id(node.graph)] = {id(each): place for place, each in enumerate(node.graph.nodes)}
+        places[id(node.graph._root)] = restore.TORCH_FX_ROOT
     if id(node) not in places:
         raise PicklingError(f"cannot pickle the node {node.name!r}: it was erased from its graph. Drop the reference to it")
     return restore.torch_fx_node, (node.graph, places[id(node)])
@@ -117,7 +118,8 @@ def reduce_node(node: Any, pickler: Any) -> tuple[Any, ...]:
 def copy_graph(graph: Any, memo: Memo) -> Generator[Any, Any, Any]:
     """New nodes with copies of their arguments, attributes and metadata; what they call is shared."""
     twin = memo[id(graph)] = restore.torch_fx_graph(*_skeleton(graph))
-    for old, new in zip(graph.nodes, twin.nodes):
+    memo[id(graph._root)] = twin._root
+    for old, new in zip(graph.nodes, twin.nodes, strict=True):
         memo[id(old)] = new
     rows = []
     for node in graph.nodes:

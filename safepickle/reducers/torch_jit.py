@@ -147,7 +147,7 @@ def copy_script_module(module: Any, memo: Memo) -> Any:
     taken: list[tuple[Path, str, Any]] = []
     bare = _without_tensors(module._c, (), taken)
     copied = torch.jit._recursive.wrap_cpp_module(copy.deepcopy(bare))
-    for (_, old), (_, new) in zip(_wrappers(module), _wrappers(copied)):
+    for (_, old), (_, new) in zip(_wrappers(module), _wrappers(copied), strict=True):
         memo[id(old)] = new
     restore.fill_torch_script_module(copied, {"tensors": deepcopy(taken, memo)})
     for path, wrapper in _wrappers(module):
