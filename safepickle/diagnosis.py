@@ -43,11 +43,12 @@ def describe(verb: str, error: Exception, obj: Any, found: tuple[Walk | None, No
     steps = segments(node.chain())
     path, name = join(steps), type_name(node.obj)
     lines = [f"in {note}" if not note.startswith("in ") else note for note in notes_of(steps)]
+    said = _reason(second)
     inner = getattr(error, "path", None)
     if verb == "copy" and inner is not None and inner.startswith(ROOT):
         # A __deepcopy__ method that began a copy of its own: its path goes on where ours ends.
-        path, name, reason = path + inner.removeprefix(ROOT), error.type_name, error.reason  # type: ignore[attr-defined]
-    said = _reason(second)
+        path, name = path + inner.removeprefix(ROOT), error.type_name  # type: ignore[attr-defined]
+        reason = said = error.reason  # type: ignore[attr-defined]
     if said in reason:  # a rule that pickles parts itself has passed on what failed there
         reason = said
     lines.append(f"reason: {_indented(reason)}")

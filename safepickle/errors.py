@@ -158,7 +158,7 @@ def _combined_class(kind: type[Exception], original: type[BaseException]) -> typ
     }  # fmt: skip
     try:
         cls: type[Exception] | None = type(kind.__name__, bases, namespace)
-    except TypeError:  # two layouts, a metaclass, a class that may not be derived from
+    except Exception:  # two layouts, a metaclass, a class that may not be derived from
         cls = None
     if not original.__flags__ & _HEAP_TYPE:  # a class that was made at run time must not live for ever because it failed once
         _made[key] = cls

@@ -69,16 +69,22 @@ def notes_of(steps: list[Segment]) -> list[str]:
 # -- the whole path --------------------------------------------------------------------------------------------------------------
 
 
-def join(steps: list[Segment], root: str = ROOT) -> str:
-    """The path as text; a long one with its repeating part counted, or its middle left out."""
+def join(steps: list[Segment], root: str = ROOT, *, splits: int = 3) -> str:
+    """The path as text; a long one with its repeating parts counted, or its middle left out.
+
+    Args:
+        steps: the steps of the path.
+        root: what stands for the object that it starts from.
+        splits: how often a part that repeats is looked for to both sides of the last one.
+    """
     if len(steps) <= MOST_STEPS:
         return _text(steps, root)
-    repeated = repetition(steps)
+    repeated = repetition(steps) if splits else None
     if repeated is not None:
         start, length, count = repeated
         unit = _text(steps[start : start + length], "")
-        head = f"{_text(steps[:start], root)}({unit} × {count})"
-        return join(steps[start + length * count :], head)
+        head = join(steps[:start], root, splits=splits - 1)
+        return join(steps[start + length * count :], f"{head}({unit} × {count})", splits=splits - 1)
     half = MOST_STEPS // 2
     return _text(steps[-half:], f"{_text(steps[:half], root)}(… {len(steps) - 2 * half} more …)")
 
@@ -161,7 +167,7 @@ def _ahead(chain: list[Node], position: int) -> list[Node]:
 def _item(holder: Any, kind: str, detail: Any, index: int) -> Segment:
     if kind in ("key", "element", "dict key"):
         return Segment(f")[{detail}]", "list(")
-    if kind in ("item", "list item") and not isinstance(holder, dict):
+    if kind in ("item", "list item") and not issubclass(type(holder), dict):
         return Segment(f"[{detail}]")
     literal = _literal(detail)
     if literal is None:
@@ -231,11 +237,11 @@ def _attributes_by_id(holder: Any) -> dict[int, str]:
     for name, value in static_vars(holder).items():
         found.setdefault(id(value), _attribute(name))
     found.setdefault(id(type(holder)), ".__class__")
-    if isinstance(holder, BaseException):
+    if issubclass(type(holder), BaseException):
         found.setdefault(id(holder.args), ".args")
         for index, value in enumerate(holder.args):
             found.setdefault(id(value), f".args[{index}]")
-    if isinstance(holder, tuple):
+    if issubclass(type(holder), tuple):
         names = getattr(type(holder), "_fields", None)
         for index, value in enumerate(tuple.__iter__(holder)):
             found.setdefault(id(value), f".{names[index]}" if isinstance(names, tuple) and len(names) > index else f"[{index}]")
