@@ -74,6 +74,8 @@ __all__ = [
     "torch_event",
     "torch_generator",
     "torch_mkldnn",
+    "torch_weak_keys",
+    "fill_torch_weak_keys",
     "torch_parametrized",
     "torch_process_group",
     "torch_stream",
@@ -1520,6 +1522,26 @@ def torch_generator(device: str, state: Any) -> Any:
     generator = torch.Generator(device=device)
     generator.set_state(state)
     return generator
+
+
+def torch_weak_keys(cls: Any, ref_type: Any) -> Any:
+    """An empty dictionary that holds its keys weakly and knows them by identity."""
+    from torch.utils import weak
+
+    _check_torch_class(cls, weak.WeakIdKeyDictionary)
+    _check_torch_class(ref_type, weakref.ref)
+    made = cls.__new__(cls)
+    weak.WeakIdKeyDictionary.__init__(made, ref_type=ref_type)
+    return made
+
+
+def fill_torch_weak_keys(mapping: Any, items: list[tuple[Any, Any]]) -> None:
+    """Enter the items."""
+    from torch.utils import weak
+
+    _check(mapping, weak.WeakIdKeyDictionary, "a dictionary with weak keys")
+    for key, value in items:
+        mapping[key] = value
 
 
 def torch_process_group(name: str, ranks: tuple[int, ...]) -> Any:
