@@ -1000,10 +1000,11 @@ def _torch_place(storage: Any, options: dict[str, Any], dtype: Any) -> Any:
         raise UnpicklingError(f"this pickle holds a tensor that was on the device {device!r}, which is not here: {error}") from error
 
 
-# -- PyTorch: code ---------------------------------------------------------------------------------------------------------
+# -- PyTorch: code -----------------------------------------------------------------------------------------------------
 
 _COMPILE_OPTIONS = {
-    "backend", "dynamic", "fullgraph", "isolate_recompiles", "mode", "name", "options", "recompile_limit", "shapes_spec",
+    "backend", "dynamic", "fullgraph", "isolate_recompiles", "mode", "name", "options", "recompile_limit",
+    "shapes_spec",
 }  # fmt: skip
 
 
@@ -1914,8 +1915,9 @@ def torch_fake_mode(fallback: bool, non_fake_inputs: bool) -> Any:
 
 
 def torch_fake_tensor(
-    mode: Any, size: tuple[int, ...], stride: tuple[int, ...], dtype: Any, device: Any, requires_grad: bool, parameter: bool
-) -> Any:
+    mode: Any, size: tuple[int, ...], stride: tuple[int, ...], dtype: Any, device: Any, requires_grad: bool,
+    parameter: bool,
+) -> Any:  # fmt: skip
     """A tensor without memory, of a mode."""
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -1964,8 +1966,8 @@ def torch_operator(name: str, overload: str | None, definition: Any = None) -> A
         return packet if overload is None else getattr(packet, overload)
     except AttributeError as error:
         raise UnpicklingError(
-            f"the operator {name} (overload {overload}) is not registered here: import the module or load the library that "
-            "defines it first"
+            f"the operator {name} (overload {overload}) is not registered here: import the module or load the library "
+            "that defines it first"
         ) from error
 
 

@@ -4,7 +4,7 @@
 - parametrized modules: torch refuses to pickle them, because their classes are made at run time; here the class is made again
 - data loaders without their running workers, handles of hooks whose module is gone
 - streams and events, process groups: what stands for them in the process that loads them
-- generators, ``torch.finfo``, memory formats
+- generators, ``torch.finfo``, memory formats, dictionaries with weak keys
 - what belongs to one process and to one moment: an error that says what to do
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import copyreg
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 import torch
@@ -23,6 +23,7 @@ from .. import restore, sources
 from ..errors import PicklingError
 from ..references import find, static_vars
 from ..registry import SHARE, Registry
+from . import weakrefs
 from .marked import MARKS
 from .torch_tensors import stands_aside
 
@@ -37,6 +38,7 @@ def add_rules(registry: Registry) -> None:
     add_training_rules(registry)
     add_device_rules(registry)
     add_value_rules(registry)
+    add_weak_rules(registry)
     add_refusals(registry)
 
 
@@ -131,12 +133,12 @@ def reduce_loader(loader: Any) -> Any:
 def add_device_rules(registry: Registry) -> None:
     """Streams, events and process groups."""
     streams = ("device and priority; one object inside one pickle", "shared")
-    registry.add(torch.Stream, reduce_stream, copy=SHARE, subclasses=True, origin=ORIGIN, summary=streams)
+    registry.add("torch:Stream", reduce_stream, copy=SHARE, subclasses=True, origin=ORIGIN, summary=streams)
     registry.add("torch.cuda.streams:Stream", reduce_stream, copy=SHARE, subclasses=True, origin=ORIGIN, summary=streams)
     registry.add("torch.cuda.streams:ExternalStream", refuse_external_stream, copy=SHARE, origin=ORIGIN,
                  summary=("an error: it belongs to another library", "shared"))  # fmt: skip
     fresh = ("a fresh one of that device", "the same")
-    registry.add(torch.Event, reduce_event, subclasses=True, origin=ORIGIN, summary=fresh)
+    registry.add("torch:Event", reduce_event, subclasses=True, origin=ORIGIN, summary=fresh)
     registry.add("torch.cuda.streams:Event", reduce_event, subclasses=True, origin=ORIGIN, summary=fresh)
     registry.add("torch.distributed.distributed_c10d:ProcessGroup", reduce_process_group, copy=SHARE, origin=ORIGIN,
                  summary=("the group of that name and those ranks in the process that loads it", "shared"))  # fmt: skip
@@ -227,6 +229,37 @@ def reduce_memory_format(memory_format: torch.memory_format) -> str:
     return str(memory_format).rpartition(".")[2]
 
 
+# -- weak references to tensors -----------------------------------------------------------------------------------------------
+
+
+def add_weak_rules(registry: Registry) -> None:
+    """Dictionaries that hold their keys weakly, and know them by identity."""
+    registry.add(
+        "torch.utils.weak:WeakIdKeyDictionary", reduce_weak_keys, copy=copy_weak_keys, shallow=_decline, subclasses=True, with_pickler=True,
+        origin=ORIGIN, summary=("those entries that something else in the pickle holds", "to the copies of what is copied"),
+    )  # fmt: skip
+
+
+def _decline(mapping: Any) -> Any:
+    return NotImplemented  # it has a method for shallow copies
+
+
+def reduce_weak_keys(mapping: Any, pickler: Any) -> tuple[Any, ...]:
+    """The items whose keys are part of the pickle."""
+    survey = weakrefs._survey(pickler)
+    items = [(key, value) for key, value in mapping.items() if survey.writes(key, value)]
+    return restore.torch_weak_keys, (type(mapping), mapping.ref_type), items, None, None, restore.fill_torch_weak_keys
+
+
+def copy_weak_keys(mapping: Any, memo: dict[Any, Any]) -> Generator[Any, Any, Any]:
+    """The values, copied; the keys are the copies of those that are copied."""
+    made = memo[id(mapping)] = restore.torch_weak_keys(type(mapping), mapping.ref_type)
+    for key, value in list(mapping.items()):
+        key = (yield key) if weakrefs.is_copied(key, memo) else key
+        made[key] = yield value
+    return made
+
+
 # -- what cannot travel --------------------------------------------------------------------------------------------------------
 
 
@@ -239,7 +272,7 @@ def _refusal(advice: str) -> Callable[[Any], Any]:
 
 def is_node_class(cls: type) -> bool:
     """Whether objects of the class are nodes of the autograd graph; torch makes most of these classes without a common base."""
-    return hasattr(cls, "next_functions") and hasattr(cls, "metadata") and issubclass(cls, torch.autograd.graph.Node)
+    return any("next_functions" in vars(base) for base in cls.__mro__) and issubclass(cls, torch.autograd.graph.Node)
 
 
 def add_refusals(registry: Registry) -> None:

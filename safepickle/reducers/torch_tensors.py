@@ -399,12 +399,20 @@ def _copy_strided(tensor: torch.Tensor, kind: int, memo: Memo) -> torch.Tensor:
             if made.stride() == tensor.stride():
                 known[storage._cdata] = made.untyped_storage()
                 return made
+        elif isinstance(tensor, torch.nn.Parameter) and _is_root(tensor, memo):
+            # Nothing else is copied with it: a part of a large flat buffer must not bring the whole one along.
+            return tensor.data.clone()
         copied = known[storage._cdata] = storage.clone()
     made = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     made.set_(copied, tensor.storage_offset(), tensor.size(), tensor.stride())
     if kind == _MARKED:
         torch._utils.set_tensor_metadata(made, torch._utils.get_tensor_metadata(tensor))
     return made
+
+
+def _is_root(tensor: torch.Tensor, memo: Memo) -> bool:
+    call = running_call(memo)
+    return call is not None and call.root is tensor and len(memo) <= 1
 
 
 def _copy_opaque(tensor: torch.Tensor, memo: Memo) -> Any:

@@ -499,6 +499,21 @@ def test_devices_sizes_and_limits(way):
     assert type(pair) is torch.return_types.max and pair.values.tolist() == [1.0, 1.0]
 
 
+@pytest.mark.parametrize("way", [w for n, w in WAYS.items() if n != "torch.save"])
+def test_a_dictionary_with_tensors_as_weak_keys(way):
+    from torch.utils.weak import WeakTensorKeyDictionary
+
+    weight, other = torch.nn.Parameter(torch.ones(1)), torch.ones(1)
+    names = WeakTensorKeyDictionary()
+    names[weight], names[other] = ["weight"], ["not part of it"]
+    twin, twin_names = way((weight, names))
+    assert twin_names[twin] == ["weight"] and twin_names[twin] is not names[weight]
+    assert (weight in twin_names, other in twin_names) == (False, way is safepickle.deepcopy)
+    del twin
+    gc.collect()
+    assert [k for k in twin_names.keys() if k is not other] == []
+
+
 # -- devices -----------------------------------------------------------------------------------------------------------------
 
 

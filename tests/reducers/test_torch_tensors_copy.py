@@ -30,7 +30,7 @@ def test_every_type_of_element_is_copied_bit_for_bit(dtype):
 @pytest.mark.parametrize("make", SHAPES.values(), ids=SHAPES)
 def test_sizes_and_strides_are_those_of_the_original(make, cls):
     tensor = make() if cls is torch.Tensor else torch.nn.Parameter(make())
-    twin = deepcopy(tensor)
+    twin = deepcopy([tensor])[0]
     assert type(twin) is cls and twin.is_leaf
     same_bits(twin, tensor)
     if tensor.numel():
@@ -150,6 +150,15 @@ def test_tensor_subclasses_keep_class_attributes_and_sharing(cls):
     base_twin, twin = deepcopy([base, angle])
     base_twin[0] = 7.0
     assert type(twin) is cls and twin[0] == 7.0 and twin.unit == ["deg"] and twin.unit is not angle.unit
+
+
+def test_a_parameter_alone_does_not_bring_the_flat_buffer_it_lies_in():
+    flat = torch.arange(1000.0)
+    part = torch.nn.Parameter(flat[10:20])
+    twin = deepcopy(part)
+    assert torch.equal(twin, part) and twin.untyped_storage().nbytes() == 40
+    alone, rest = deepcopy([part, torch.nn.Parameter(flat[20:])])
+    assert alone.untyped_storage().data_ptr() == rest.untyped_storage().data_ptr()
 
 
 def test_tied_parameters_stay_tied():
