@@ -41,7 +41,7 @@ def add_rules(registry: Registry) -> None:
         "losses.loss:Loss",
         "optimizers.base_optimizer:BaseOptimizer",
     ):
-        registry.add(f"keras.src.{name}", reduce_object, shallow=deepcopy, subclasses=True, origin=ORIGIN, summary=whole)
+        registry.add(f"keras.src.{name}", reduce_object, shallow=deepcopy, subclasses=True, with_pickler=True, origin=ORIGIN, summary=whole)
     registry.add("keras.src.backend.common.keras_tensor:KerasTensor", reduce_tensor, subclasses=True, origin=ORIGIN,
                  summary=("with the graph that leads to it", "independent"))  # fmt: skip
     registry.add("keras.src.ops.node:Node", reduce_node, origin=ORIGIN)
@@ -54,10 +54,12 @@ def add_rules(registry: Registry) -> None:
 # -- objects ---------------------------------------------------------------------------------------------------------------------
 
 
-def reduce_object(obj: Any) -> tuple[Any, ...]:
+def reduce_object(obj: Any, pickler: Any) -> tuple[Any, ...]:
     """The class and all attributes."""
     attributes = {name: value for name, value in static_vars(obj).items() if not _is_made_again(name, value)}
     _drop_what_runs(attributes)
+    if pickler is not None:
+        _drop_strategy(attributes)
     state: dict[str, Any] = {}
     own = static_vars(obj)
     inputs = [node for node in own.get("_inbound_nodes", ()) if node.is_input]
@@ -96,6 +98,14 @@ def _drop_what_runs(attributes: dict[str, Any]) -> None:
     for name in TF_TRACKED:
         if name in attributes:
             attributes[name] = _still_tracked(attributes[name])
+
+
+def _drop_strategy(attributes: dict[str, Any]) -> None:
+    """A model that was built under a strategy is a plain one elsewhere, as if Keras had saved it."""
+    if attributes.get("_distribute_strategy") is not None:
+        attributes["_distribute_strategy"] = None
+    if "_distribution_strategy" in attributes:
+        attributes["_distribution_strategy"] = restore.tf_default_strategy()
 
 
 def _still_tracked(tracked: Any) -> Any:

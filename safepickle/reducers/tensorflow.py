@@ -47,9 +47,11 @@ def add_rules(registry: Registry) -> None:
 def add_value_rules(registry: Registry) -> None:
     """Variables, eager tensors, symbolic tensors."""
     registry.add(
-        "tensorflow.python.ops.resource_variable_ops:BaseResourceVariable", reduce_variable, subclasses=True, shallow=SHARE, origin=ORIGIN,
-        summary=("by value, with declared shape and options", "independent"),
+        "tensorflow.python.ops.resource_variable_ops:BaseResourceVariable", reduce_variable, subclasses=True, shallow=SHARE,
+        with_pickler=True, origin=ORIGIN, summary=("by value, with declared shape and options", "independent"),
     )  # fmt: skip
+    registry.add("tensorflow.python.distribute.values:DistributedVariable", reduce_distributed, subclasses=True, pickles_only=True,
+                 origin=ORIGIN, summary=("its value, as a plain variable", "as TensorFlow does"))  # fmt: skip
     registry.add("tensorflow.python.framework.ops:EagerTensor", reduce_tensor, copy=SHARE, origin=ORIGIN,
                  summary=("by value; a handle is refused", "shared: it cannot change"))  # fmt: skip
     for name in ("dtypes:DType", "tensor_shape:TensorShape", "type_spec:TypeSpec"):  # they cannot change
@@ -69,7 +71,7 @@ VARIABLE_INTERNALS: Final = frozenset(
 )  # fmt: skip
 
 
-def reduce_variable(variable: Any) -> tuple[Any, ...]:
+def reduce_variable(variable: Any, pickler: Any) -> tuple[Any, ...]:
     """The value, and what the constructor takes. Attributes that users or libraries have set follow."""
     if variable._in_graph_mode:
         raise PicklingError(
@@ -79,21 +81,32 @@ def reduce_variable(variable: Any) -> tuple[Any, ...]:
         value = variable.read_value()
     except Exception as error:
         raise PicklingError(f"cannot pickle the variable {variable.name!r}: it has no value yet ({type(error).__name__})") from error
-    options = {
+    options = {**_options(variable), "device": _local_device(variable.device)}
+    if variable.constraint is not None:
+        options["constraint"] = variable.constraint
+    if pickler is None and variable._distribute_strategy is not None:  # elsewhere there is no such strategy
+        options["distribute_strategy"] = variable._distribute_strategy
+    attributes = {name: value for name, value in static_vars(variable).items() if name not in VARIABLE_INTERNALS}
+    return (restore.tf_variable, (value, options), attributes) if attributes else (restore.tf_variable, (value, options))
+
+
+def _options(variable: Any) -> dict[str, Any]:
+    return {
         "trainable": variable.trainable,
         "name": variable._shared_name,
         "dtype": variable.dtype,
         "shape": variable.shape,
         "synchronization": variable.synchronization,
         "aggregation": variable.aggregation,
-        "device": _local_device(variable.device),
     }
-    if variable.constraint is not None:
-        options["constraint"] = variable.constraint
-    if variable._distribute_strategy is not None:
-        options["distribute_strategy"] = variable._distribute_strategy
-    attributes = {name: value for name, value in static_vars(variable).items() if name not in VARIABLE_INTERNALS}
-    return (restore.tf_variable, (value, options), attributes) if attributes else (restore.tf_variable, (value, options))
+
+
+def reduce_distributed(variable: Any) -> tuple[Any, ...]:
+    """What the replicas of a strategy agree on; the reading process has other devices, or a strategy of its own."""
+    import tensorflow as tf
+
+    value = tf.convert_to_tensor(variable.numpy(), dtype=variable.dtype)
+    return restore.tf_variable, (value, _options(variable))
 
 
 def _local_device(name: str) -> str | None:
@@ -362,7 +375,7 @@ def add_process_rules(registry: Registry) -> None:
         registry.add(f"{lib}:{name}", reduce_default_strategy, copy=SHARE, origin=ORIGIN, summary=own)
     registry.add("tensorflow.python.eager.context:Context", reduce_context, copy=SHARE, origin=ORIGIN, summary=own)
     registry.add(f"{lib}:StrategyBase", _refuse("a strategy is a set of devices of this process: make one where the object is used"),
-                 pickles_only=True, subclasses=True, origin=ORIGIN, summary=("an error that says what to do", "as TensorFlow does"))  # fmt: skip
+                 copy=SHARE, subclasses=True, origin=ORIGIN, summary=("an error that says what to do", "shared"))  # fmt: skip
     registry.add("tensorflow.python.eager.backprop:GradientTape", reduce_tape, origin=ORIGIN,
                  summary=("an idle one; else an error", "an idle one; else an error"))  # fmt: skip
     registry.add("tensorflow.python.ops.data_flow_ops:QueueBase", _refuse(
