@@ -28,6 +28,7 @@ __all__ = [
     "identity_of",
     "iter_type_variable_kinds",
     "reduce_class",
+    "reduce_enum_member",
     "reduce_new_type",
     "reduce_type_alias",
     "reduce_type_variable",
@@ -245,6 +246,15 @@ def _write_enum(cls: Any, identity: str, canonical: bool) -> tuple[Any, tuple[An
     if "__new_member__" in vars(cls):
         state["new_member"] = vars(cls)["__new_member__"]
     return restore.make_enum, arguments, {**state, **_abstract_state(cls)}
+
+
+def reduce_enum_member(member: Any, pickler: Any) -> Any:
+    """A member of an enumeration that goes by value, as enumeration and name: its value need not be equal to a copy of itself."""
+    cls = type(member)
+    name = static_vars(member).get("_name_")
+    if cls._member_map_.get(name) is not member or find(cls, everywhere=False) is not None:
+        return NotImplemented
+    return restore.enum_member, (cls, name)
 
 
 def _same(value: Any, other: Any) -> bool:

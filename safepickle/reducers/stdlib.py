@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 import types
 import typing
 from typing import Any
@@ -51,6 +52,8 @@ def add_code_rules(registry: Registry) -> None:
     registry.add(
         type, classes.reduce_class, copy=SHARE, subclasses=True, with_pickler=True, origin=ORIGIN, summary=(by_name, "shared")
     )
+    registry.add(enum.Enum, classes.reduce_enum_member, copy=SHARE, subclasses=True, with_pickler=True, origin=ORIGIN,
+                 summary=("its class and its value, or its name", "shared"))  # fmt: skip
     registry.add(types.MethodType, sources.reduce_method, copy=closures.copy_method, shallow=_copy_method_once, with_pickler=True,
                  origin=ORIGIN, summary=("owner and name", "bound to the copy of its owner"))  # fmt: skip
     registry.add(types.ModuleType, sources.reduce_module, copy=SHARE, subclasses=True, with_pickler=True, origin=ORIGIN,
