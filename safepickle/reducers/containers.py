@@ -200,13 +200,15 @@ def reduce_system_random(random: Any) -> tuple[Any, ...]:
 
 
 def add_itertools_rules(registry: Registry) -> None:
-    """Rules for those iterators that Python no longer pickles itself, as far as their state can be seen."""
-    refused = {name: None for name in ("cycle", "dropwhile", "takewhile", "islice", "groupby", "product", "permutations", "combinations",
-                                       "combinations_with_replacement", "zip_longest", "accumulate", "batched")}  # fmt: skip
-    for name, reduce in {**_ITERTOOLS, **refused}.items():
-        kind = getattr(itertools, name, None)
-        if kind is not None and "__reduce__" not in vars(kind):
-            registry.add(kind, reduce or reduce_hidden_iterator, origin=ORIGIN, summary=("by value", "by value") if reduce else None)
+    """Rules for the iterators that Python pickles with a warning (3.12 and 3.13) or not at all (3.14)."""
+    if sys.version_info < (3, 12):
+        return
+    for name, reduce in _ITERTOOLS.items():
+        registry.add(getattr(itertools, name), reduce, origin=ORIGIN, summary=("by value", "by value"))
+    for name in _HIDDEN:
+        kind = getattr(itertools, name)
+        if "__reduce__" not in vars(kind):
+            registry.add(kind, reduce_hidden_iterator, origin=ORIGIN)
 
 
 def _referents(iterator: Any) -> list[Any]:
@@ -277,3 +279,9 @@ _ITERTOOLS: Final[dict[str, Any]] = {
     "count": reduce_count, "repeat": reduce_repeat, "starmap": reduce_starmap, "filterfalse": reduce_filterfalse,
     "compress": reduce_compress, "chain": reduce_chain,
 }  # fmt: skip
+
+#: Their state is in the interpreter's memory only.
+_HIDDEN: Final = (
+    "accumulate", "batched", "combinations", "combinations_with_replacement", "cycle", "dropwhile", "groupby", "islice",
+    "permutations", "product", "takewhile", "zip_longest",
+)  # fmt: skip
