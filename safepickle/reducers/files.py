@@ -198,8 +198,8 @@ def path_of(file: Any) -> str:
 def _text_position(file: io.TextIOWrapper) -> int:
     try:
         return file.tell()
-    except OSError:  # inside of a loop over the lines
-        return _position_by_reading(file)
+    except OSError:  # inside of a loop over the lines, or after somebody tried to read what is only written
+        return _position_by_reading(file) if file.readable() else file.buffer.tell()
 
 
 def _position_by_reading(file: io.TextIOWrapper) -> int:

@@ -190,6 +190,18 @@ def test_a_file_for_writing_is_never_truncated(way: Way, tmp_path: pathlib.Path,
 
 
 @every_way
+def test_a_file_for_writing_that_somebody_tried_to_read(way: Way, tmp_path: pathlib.Path) -> None:
+    path = tmp_path / "out.txt"
+    with open(path, "w") as file:
+        file.write("first ")
+        with pytest.raises(io.UnsupportedOperation):
+            next(file)
+        with way(file) as twin:
+            twin.write("second")
+    assert path.read_text() == "first second"
+
+
+@every_way
 @pytest.mark.parametrize("mode", ["r", "rb", "w", "a", "r+"])
 def test_a_closed_file_is_closed(way: Way, tmp_path: pathlib.Path, mode: str) -> None:
     path = tmp_path / "gone.txt"
