@@ -122,6 +122,7 @@ def reduce_buffered(file: Any) -> tuple[Any, ...]:
     raw = _below(file, "raw")
     if file.closed:
         return restore.closed_file, (type(file), _closed_name(raw), getattr(raw, "mode", "rb"), None, None)
+    _check_origin(raw)
     if file.writable():
         file.flush()
     return restore.make_buffered_file, (type(file), raw, file.tell() if file.seekable() else None), state_of(file)
@@ -137,6 +138,7 @@ def reduce_text(file: io.TextIOWrapper) -> tuple[Any, ...]:
         raw = getattr(buffer, "raw", buffer)
         mode = getattr(file, "mode", getattr(raw, "mode", "r"))
         return (restore.closed_file, (type(file), _closed_name(raw), mode, file.encoding, file.errors), state_of(file))
+    _check_origin(getattr(buffer, "raw", None))
     if file.writable():
         file.flush()
     position = _text_position(file) if file.seekable() else None
@@ -149,6 +151,12 @@ def _below(file: Any, name: str) -> Any:
         return getattr(file, name)
     except ValueError as error:
         raise Refusal(f"this file was detached from what is below it ({error}): keep that") from error
+
+
+def _check_origin(raw: Any) -> None:
+    """Refuse a file that cannot be opened again before it is touched."""
+    if isinstance(raw, io.FileIO):
+        path_of(raw)
 
 
 def _closed_name(file: Any) -> Any:
@@ -180,7 +188,10 @@ def path_of(file: Any) -> str:
             "keep its contents, or what it was opened from"
         )
     path = os.path.abspath(os.fsdecode(name))
-    here = os.fstat(file.fileno())
+    try:
+        here = os.fstat(file.fileno())
+    except OSError as error:
+        raise Refusal(f"the descriptor of the open file {path!r} was closed by somebody else ({error.strerror})") from error
     if stat.S_ISFIFO(here.st_mode) or stat.S_ISSOCK(here.st_mode):
         raise Refusal(f"the pipe {path!r} is connected to this process: keep what is read from it")
     try:
