@@ -827,10 +827,10 @@ def bind_method(function: Any, owner: Any) -> types.MethodType:
     return types.MethodType(function, owner)
 
 
-# -- torch: tensors and storages ------------------------------------------------------------------------------------------------------
+# -- torch: tensors and storages ----------------------------------------------------------------------------------------
 
-#: From this size on a buffer that can be written to becomes a tensor's memory as it is; smaller ones are copied into memory of torch's own,
-#: which can be resized and is better aligned.
+#: From this size on a buffer that can be written to becomes a tensor's memory as it is; smaller ones are copied into
+#: memory of torch's own, which can be resized and is better aligned.
 TORCH_ADOPT_FROM = 1 << 20
 
 
@@ -840,7 +840,7 @@ def torch_tensor(
 ) -> Any:  # fmt: skip
     """A tensor or parameter on the bytes ``data``, or on the memory of the tensor or storage ``data``.
 
-    ``stride``: contiguous unless given. ``options``: ``"device"``, ``"byteorder"`` of the bytes, and ``"conj"``, ``"neg"``.
+    ``stride``: contiguous unless given. ``options``: ``"device"``, ``"byteorder"`` of the bytes, ``"conj"``, ``"neg"``.
     """
     import torch
 
@@ -883,8 +883,8 @@ def _torch_common_types() -> frozenset[Any]:
     """Types of elements that every kernel of torch knows."""
     import torch
 
-    names = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool", "complex64",
-             "complex128")  # fmt: skip
+    names = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool",
+             "complex64", "complex128")  # fmt: skip
     return frozenset(getattr(torch, name) for name in names)
 
 
@@ -932,7 +932,7 @@ def fill_torch_tensor(tensor: Any, state: dict[str, Any]) -> None:
 
 
 def torch_storage(data: Any, options: dict[str, Any] | None = None) -> Any:
-    """A storage of the bytes ``data``, or that of the tensor ``data``; a number of bytes where there is no memory (``"meta"``)."""
+    """A storage of the bytes ``data``, or that of the tensor ``data``; a number of bytes where there is no memory."""
     import torch
 
     if isinstance(data, torch.Tensor):
@@ -997,7 +997,9 @@ def _torch_place(storage: Any, options: dict[str, Any], dtype: Any) -> Any:
     try:
         return torch.serialization.default_restore_location(storage, device)
     except RuntimeError as error:
-        raise UnpicklingError(f"this pickle holds a tensor that was on the device {device!r}, which is not here: {error}") from error
+        raise UnpicklingError(
+            f"this pickle holds a tensor that was on the device {device!r}, which is not here: {error}"
+        ) from error
 
 
 # -- PyTorch: code -----------------------------------------------------------------------------------------------------
@@ -1444,7 +1446,7 @@ def _torch_archive(archive: bytes) -> Any:
         return torch.jit.load(io.BytesIO(archive))
 
 
-# -- torch: what is around tensors ---------------------------------------------------------------------------------------------------
+# -- torch: what is around tensors --------------------------------------------------------------------------------------
 
 
 def torch_parametrized(base: Any) -> Any:
@@ -1562,7 +1564,9 @@ def torch_process_group(name: str, ranks: tuple[int, ...]) -> Any:
     found = named or same
     if len(found) != 1:
         count = "more than one group has" if found else "no group has"
-        raise UnpicklingError(f"{what} is not here: {count} these ranks; make it with torch.distributed.new_group before loading")
+        raise UnpicklingError(
+            f"{what} is not here: {count} these ranks; make it with torch.distributed.new_group before loading"
+        )
     return found[0]
 
 

@@ -1,9 +1,9 @@
 """Which functions are more than functions?
 
 Some libraries give back a plain Python function that closes over their own machinery: what ``torch.compile`` returns
-is a closure over a compiler. Its type does not tell, so it is known by a mark: an attribute that the library sets on it.
-A rule about such functions is registered under a stand-in for their type; where none applies, they are functions like
-all others.
+is a closure over a compiler. Its type does not tell, so it is known by a mark: an attribute that the library sets on
+it. A rule about such functions is registered under a stand-in for their type; where none applies, they are functions
+like all others.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from .. import sources
 from ..copier import running_call
-from ..registry import SHARE, default_registry
+from ..registry import Share, default_registry
 from . import closures
 
 __all__ = ["MARKS", "copy_function", "kind_of", "reduce_function"]
@@ -27,7 +27,7 @@ def _stand_in(module: str, name: str, doc: str) -> type:
 
 #: The attribute that a library sets -> the type under which rules speak about functions that have it.
 MARKS: Final[dict[str, type]] = {
-    "_torchdynamo_orig_callable": _stand_in("torch", "compile", "What torch.compile and its siblings make of a function."),
+    "_torchdynamo_orig_callable": _stand_in("torch", "compile", "What torch.compile and its kind make of a function."),
     "_clear_cache": _stand_in("functools", "singledispatch", "What functools.singledispatch makes of a function."),
     "_tf_decorator": _stand_in("tensorflow", "tf_decorator", "What a decorator of TensorFlow makes of a function."),
     "hooked": _stand_in("torch.optim.optimizer", "step", "What an optimizer puts around the step of its class."),
@@ -61,9 +61,9 @@ def copy_function(function: types.FunctionType, memo: dict[Any, Any]) -> Generat
     if kind is not None:
         call = running_call(memo)
         for rule in (default_registry if call is None else call.registry).rules_for(kind, "copy"):
-            if rule.copy is SHARE:
+            if isinstance(rule.copy, Share):
                 return function
-            if callable(rule.copy):
+            if rule.copy is not None:
                 made = rule.copy(function, memo)
                 copied = (yield from made) if rule.in_steps else made
                 if copied is not NotImplemented:

@@ -43,20 +43,27 @@ _MARK: Final = "_torchdynamo_"
 
 def add_rules(registry: Registry) -> None:
     """Enter the rules into the registry of built-in rules."""
-    registry.add(MARKS[_MARK + "orig_callable"], reduce_compiled, copy=copy_compiled, shallow=SHARE, with_pickler=True, origin=ORIGIN,
-                 summary=(f"by name, else by recipe: {BY_RECIPE}", "shared; the same recipe on the copy where it is bound"))  # fmt: skip
+    registry.add(
+        MARKS[_MARK + "orig_callable"], reduce_compiled, copy=copy_compiled, shallow=SHARE, with_pickler=True,
+        origin=ORIGIN,
+        summary=(f"by name, else by recipe: {BY_RECIPE}", "shared; the same recipe on the copy where it is bound"),
+    )  # fmt: skip
     registry.add("torch._dynamo.eval_frame:OptimizedModule", reduce_optimized, copy=copy_optimized, origin=ORIGIN,
                  summary=(f"by recipe: {BY_RECIPE}", "the same recipe on the copy"))  # fmt: skip
     for name in ("OptimizeContext", "DisableContext", "RunOnlyContext"):
         registry.add(f"torch._dynamo.eval_frame:{name}", reduce_context, copy=SHARE, origin=ORIGIN,
                      summary=("its options", "shared"))  # fmt: skip
-    registry.add_made_classes(contextlib.ContextDecorator, is_config_patch, reduce_config_patch, copy=SHARE, origin=ORIGIN,
-                              summary=("the settings that it changes", "shared"))  # fmt: skip
-    registry.add(torch.nn.Module, reduce_module, subclasses=True, with_pickler=True, origin=ORIGIN,
-                 summary=("its attributes; a compiled call by recipe, hooks by value", "the same, bound to the copy"))  # fmt: skip
+    registry.add_made_classes(
+        contextlib.ContextDecorator, is_config_patch, reduce_config_patch, copy=SHARE, origin=ORIGIN,
+        summary=("the settings that it changes", "shared"),
+    )  # fmt: skip
+    registry.add(
+        torch.nn.Module, reduce_module, subclasses=True, with_pickler=True, origin=ORIGIN,
+        summary=("its attributes; a compiled call by recipe, hooks by value", "the same, bound to the copy"),
+    )  # fmt: skip
 
 
-# -- reading a recipe off what torch made ----------------------------------------------------------------------------------
+# -- reading a recipe off what torch made ------------------------------------------------------------------------------
 
 
 def cell_value(function: Any, name: str) -> Any:
@@ -76,7 +83,7 @@ def _home(function: Any) -> str:
 
 
 def _is_extra_frame(function: Any) -> bool:
-    """Whether torch put this function around one that it cannot compile itself (a method of ``torch.nn``, an object)."""
+    """Whether torch put this function around one that it cannot compile itself: a method of ``torch.nn``, an object."""
     return (
         type(function) is types.FunctionType
         and function.__code__.co_name == "inner"
@@ -158,14 +165,15 @@ def _backend_options(backend: Any) -> dict[str, Any]:
     """The backend, with its mode or its options."""
     kind = type(backend).__name__
     if kind in ("_TorchCompileInductorWrapper", "_TorchCompileAOTInductorWrapper"):
-        return {"backend": "inductor", **_inductor_options(backend, kind), **_given(name=getattr(backend, "name", None))}
+        name = getattr(backend, "name", None)
+        return {"backend": "inductor", **_inductor_options(backend, kind), **_given(name=name)}
     if kind == "_TorchCompileWrapper":
         return {"backend": _backend_name(backend), **backend.kwargs}
     return {"backend": backend}
 
 
 def _inductor_options(backend: Any, kind: str) -> dict[str, Any]:
-    """By the name of the mode where the configuration is that of a mode: names outlive the options that they stand for."""
+    """By the name of the mode where the settings are those of one: names outlive what they stand for."""
     from torch._inductor import list_mode_options
 
     config = dict(backend.config)
@@ -210,7 +218,7 @@ def _same(old: Any, new: Any) -> bool:
     return False
 
 
-# -- compiled functions ----------------------------------------------------------------------------------------------------
+# -- compiled functions ------------------------------------------------------------------------------------------------
 
 
 def reduce_compiled(function: types.FunctionType, pickler: Any) -> Any:
@@ -268,7 +276,7 @@ def copy_compiled(function: types.FunctionType, memo: dict[Any, Any]) -> Generat
     return copied
 
 
-# -- compiled modules ------------------------------------------------------------------------------------------------------
+# -- compiled modules --------------------------------------------------------------------------------------------------
 
 
 def _optimized_state(module: Any) -> dict[str, Any]:
@@ -319,14 +327,14 @@ def is_config_patch(cls: type) -> bool:
 
 
 def reduce_config_patch(patch: Any) -> Any:
-    """The module of settings and what is changed there; what it was before is known where the patch is in force only."""
+    """The module of settings and what is changed there; what it was before matters while the patch is in force."""
     config = cell_value(type(patch).__enter__, "config")
     if config is None:
         return NotImplemented
     return restore.torch_config_patch, (config.__name__, dict(patch.changes))
 
 
-# -- modules with a compiled call, or with hooks -----------------------------------------------------------------------------
+# -- modules with a compiled call, or with hooks -----------------------------------------------------------------------
 
 _HOOKS: Final = (
     "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",

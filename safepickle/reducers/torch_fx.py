@@ -36,13 +36,17 @@ Memo = dict[Any, Any]
 
 def add_rules(registry: Registry) -> None:
     """Enter the rules into the registry of built-in rules."""
-    registry.add(torch.fx.Graph, reduce_graph, copy=copy_graph, shallow=_as_torch_does, subclasses=True, with_pickler=True,
-                 origin=ORIGIN, summary=("its nodes, their attributes and metadata", "the same, of new nodes"))  # fmt: skip
+    registry.add(
+        torch.fx.Graph, reduce_graph, copy=copy_graph, shallow=_as_torch_does, subclasses=True, with_pickler=True,
+        origin=ORIGIN, summary=("its nodes, their attributes and metadata", "the same, of new nodes"),
+    )  # fmt: skip
     registry.add(torch.fx.Node, reduce_node, shallow=_as_torch_does, with_pickler=True, origin=ORIGIN,
                  summary=("its graph and its place there", "of the copy of its graph"))  # fmt: skip
     for target in (torch.fx.GraphModule, "torch.fx._lazy_graph_module:_LazyGraphModule"):
-        registry.add(target, reduce_graph_module, copy=copy_graph_module, shallow=_as_torch_does, subclasses=True,
-                     origin=ORIGIN, summary=("its graph and all attributes", "independent, with all attributes"))  # fmt: skip
+        registry.add(
+            target, reduce_graph_module, copy=copy_graph_module, shallow=_as_torch_does, subclasses=True,
+            origin=ORIGIN, summary=("its graph and all attributes", "independent, with all attributes"),
+        )  # fmt: skip
     registry.add("torch.export.exported_program:ExportedProgram", reduce_exported_program, copy=_as_torch_copies,
                  shallow=_as_torch_does, origin=ORIGIN,
                  summary=("torch's archive, tensors beside it", "as `copy.deepcopy`"))  # fmt: skip
@@ -64,10 +68,11 @@ def _as_torch_copies(obj: Any, memo: Memo) -> Any:
     return NotImplemented
 
 
-# -- graphs ----------------------------------------------------------------------------------------------------------------
+# -- graphs ------------------------------------------------------------------------------------------------------------
 
 _MADE_FOR_GRAPH: Final = frozenset(
-    {*vars(torch.fx.Graph()), "_owners", restore.TORCH_FX_NODES} - {"_tracer_cls", "_tracer_extras", "_codegen", "_co_fields"}
+    {*vars(torch.fx.Graph()), "_owners", restore.TORCH_FX_NODES}
+    - {"_tracer_cls", "_tracer_extras", "_codegen", "_co_fields"}
 )
 _MADE_FOR_NODE: Final = frozenset(
     {
@@ -76,7 +81,7 @@ _MADE_FOR_NODE: Final = frozenset(
     }
 )  # fmt: skip
 
-#: What one run of a pickler knows about the places of nodes in their graphs: id of the graph -> id of the node -> place.
+#: What one run of a pickler knows about nodes: id of the graph -> id of the node -> its place there.
 _places: weakref.WeakKeyDictionary[Any, dict[int, dict[int, int]]] = weakref.WeakKeyDictionary()
 
 
@@ -111,7 +116,7 @@ def reduce_node(node: Any, pickler: Any) -> tuple[Any, ...]:
         places = known[id(node.graph)] = {id(each): place for place, each in enumerate(node.graph.nodes)}
         places[id(node.graph._root)] = restore.TORCH_FX_ROOT
     if id(node) not in places:
-        raise PicklingError(f"cannot pickle the node {node.name!r}: it was erased from its graph. Drop the reference to it")
+        raise PicklingError(f"cannot pickle the node {node.name!r}: it was erased from its graph. Drop the reference")
     return restore.torch_fx_node, (node.graph, places[id(node)])
 
 
@@ -136,7 +141,7 @@ def copy_graph(graph: Any, memo: Memo) -> Generator[Any, Any, Any]:
 _BOUND: Final = (types.FunctionType, types.MethodType, functools.partial)
 
 
-# -- metadata of nodes -----------------------------------------------------------------------------------------------------
+# -- metadata of nodes -------------------------------------------------------------------------------------------------
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -162,7 +167,9 @@ def _is_record(value: Any) -> bool:
     return type(value).__module__.startswith(_RECORDS)
 
 
-_RECORDS: Final = ("torch._dynamo.", "torch._guards", "torch._inductor.", "torch.fx.experimental.symbolic_shapes", "sympy.")
+_RECORDS: Final = (
+    "torch._dynamo.", "torch._guards", "torch._inductor.", "torch.fx.experimental.symbolic_shapes", "sympy.",
+)  # fmt: skip
 
 
 def _is_static(value: Any) -> bool:
@@ -218,7 +225,7 @@ def refuse_symbol(symbol: Any) -> Any:
     )
 
 
-# -- modules ---------------------------------------------------------------------------------------------------------------
+# -- modules -----------------------------------------------------------------------------------------------------------
 
 #: Generated from the graph.
 _GENERATED: Final = frozenset({"_graph", "_code", "_lineno_map", "_prologue_start"})
@@ -262,7 +269,7 @@ def copy_graph_module(module: Any, memo: Memo) -> Generator[Any, Any, Any]:
     return twin
 
 
-# -- exported programs -----------------------------------------------------------------------------------------------------
+# -- exported programs -------------------------------------------------------------------------------------------------
 
 
 def reduce_exported_program(program: Any) -> tuple[Any, ...]:

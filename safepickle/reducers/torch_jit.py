@@ -35,7 +35,7 @@ def add_rules(registry: Registry) -> None:
     """Enter the rules into the registry of built-in rules."""
     registry.add(torch.jit.RecursiveScriptModule, reduce_script_module, copy=copy_script_module, shallow=copy.copy,
                  with_pickler=True, origin=ORIGIN,
-                 summary=("torch's archive of the code, tensors beside it", "independent, its parameters are leaves"))  # fmt: skip
+                 summary=("torch's archive of the code, tensors beside it", "independent, of leaves"))  # fmt: skip
     registry.add(torch.jit.ScriptModule, copy=copy_delegating, subclasses=True, origin=ORIGIN,
                  summary=("as torch does", "with a copy of the module that it wraps"))  # fmt: skip
     registry.add(torch._C.ScriptMethod, reduce_script_method, with_pickler=True, shallow=SHARE, origin=ORIGIN,
@@ -44,7 +44,7 @@ def add_rules(registry: Registry) -> None:
                  summary=("by name, else scripted again; a traced one as torch's archive", "shared"))  # fmt: skip
 
 
-# -- modules ---------------------------------------------------------------------------------------------------------------
+# -- modules -----------------------------------------------------------------------------------------------------------
 
 
 def _attribute_names(module: Any) -> list[str]:
@@ -95,9 +95,10 @@ def _wrappers(module: Any, path: Path = ()) -> Iterator[tuple[Path, Any]]:
 _WRAPPER_ATTRIBUTES: Final = frozenset(
     {
         "_initializing", "_c", "_parameters", "_buffers", "_modules", "_concrete_type", "_non_persistent_buffers_set",
-        "_backward_pre_hooks", "_backward_hooks", "_is_full_backward_hook", "_forward_hooks", "_forward_hooks_with_kwargs",
-        "_forward_hooks_always_called", "_forward_pre_hooks", "_forward_pre_hooks_with_kwargs", "_state_dict_hooks",
-        "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
+        "_backward_pre_hooks", "_backward_hooks", "_is_full_backward_hook", "_forward_hooks",
+        "_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks",
+        "_forward_pre_hooks_with_kwargs", "_state_dict_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks",
+        "_load_state_dict_post_hooks",
     }
 )  # fmt: skip
 
@@ -137,13 +138,13 @@ def _archive(cpp_module: Any, module: Any) -> bytes:
     except RuntimeError as error:
         reason = str(error).strip().partition("\n")[0]
         raise PicklingError(
-            f"cannot pickle a scripted {getattr(module, 'original_name', 'function')}: torch cannot save its code ({reason}). "
-            "Pickle the module that it was scripted from"
+            f"cannot pickle a scripted {getattr(module, 'original_name', 'function')}: torch cannot save its code "
+            f"({reason}). Pickle the module that it was scripted from"
         ) from error
 
 
 def copy_script_module(module: Any, memo: Memo) -> Any:
-    """An independent module: torch's own copy of the code, and copies of the tensors that are leaves where the originals are."""
+    """An independent module: torch's own copy of the code, and copies of the tensors, leaves as the originals are."""
     taken: list[tuple[Path, str, Any]] = []
     bare = _without_tensors(module._c, (), taken)
     copied = torch.jit._recursive.wrap_cpp_module(copy.deepcopy(bare))
@@ -162,7 +163,8 @@ def copy_delegating(module: Any, memo: Memo) -> Generator[Any, Any, Any]:
     attributes = static_vars(module)
     if "_actual_script_module" not in attributes:
         return NotImplemented
-    twin = memo[id(module)] = type(module).__new__(type(module))
+    cls: Any = type(module)
+    twin = memo[id(module)] = cls.__new__(cls)
     twin.__dict__.update((yield attributes))
     return twin
 
@@ -175,7 +177,7 @@ def reduce_script_method(method: Any, pickler: Any) -> tuple[Any, ...]:
     return restore.torch_script_method, (wrapper, method.name)
 
 
-# -- functions -------------------------------------------------------------------------------------------------------------
+# -- functions ---------------------------------------------------------------------------------------------------------
 
 
 def reduce_script_function(function: Any, pickler: Any) -> tuple[Any, ...]:

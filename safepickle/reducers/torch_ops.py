@@ -1,8 +1,8 @@
 """Rules for PyTorch's operators.
 
-- overloads, packets, namespaces, higher-order operators: by name; what registers a custom one is made sure of on loading
-- custom operators (``custom_op``, ``triton_op``) and ``wrap_triton``: by the name that leads to them, else by value: their
-  functions, registered again unless the process has an operator of that name
+- overloads, packets, namespaces, higher-order operators: by name; loading makes sure that a custom one is registered
+- custom operators (``custom_op``, ``triton_op``) and ``wrap_triton``: by the name that leads to them, else by value:
+  their functions, registered again unless the process has an operator of that name
 - ``torch.library.Library``: by the name that leads to it
 """
 
@@ -32,8 +32,8 @@ def add_rules(registry: Registry) -> None:
     for name in ("OpOverload", "OpOverloadPacket", "HigherOrderOperator"):
         registry.add(f"torch._ops:{name}", reduce_operator if name != "HigherOrderOperator" else reduce_higher_order,
                      copy=SHARE, subclasses=True, origin=ORIGIN, summary=by_name)  # fmt: skip
-    for name in ("torch._ops:_Ops", "torch._ops:_OpNamespace", "torch._ops:_HigherOrderNamespace", "torch._classes:_Classes",
-                 "torch._classes:_ClassNamespace"):  # fmt: skip
+    for name in ("torch._ops:_Ops", "torch._ops:_OpNamespace", "torch._ops:_HigherOrderNamespace",
+                 "torch._classes:_Classes", "torch._classes:_ClassNamespace"):  # fmt: skip
         registry.add(name, reduce_namespace, copy=SHARE, origin=ORIGIN, summary=by_name)
     by_value = ("by name, else its functions, registered again", "shared")
     registry.add("torch._library.custom_ops:CustomOpDef", reduce_custom_op, copy=SHARE, origin=ORIGIN, summary=by_value)
@@ -43,7 +43,7 @@ def add_rules(registry: Registry) -> None:
                  summary=("by name, else an error", "shared"))  # fmt: skip
 
 
-# -- by name ---------------------------------------------------------------------------------------------------------------
+# -- by name -----------------------------------------------------------------------------------------------------------
 
 
 def reduce_operator(operator: Any) -> tuple[Any, ...]:
@@ -64,7 +64,9 @@ def _definition(name: str) -> Any:
     return custom if custom is not None else _registering_module(name)
 
 
-_BUILT_IN: Final = frozenset({"aten", "prim", "prims", "inductor", "quantized", "profiler", "c10d", "_c10d_functional", "onednn"})
+_BUILT_IN: Final = frozenset(
+    {"aten", "prim", "prims", "inductor", "quantized", "profiler", "c10d", "_c10d_functional", "onednn"}
+)
 
 
 def _registering_module(name: str) -> str | None:
@@ -85,9 +87,10 @@ def _registering_module(name: str) -> str | None:
 
 def reduce_higher_order(operator: Any) -> Any:
     """A higher-order operator by its name and its module, which registers it."""
-    if getattr(torch.ops.higher_order, operator._name, None) is not operator:
+    name: str = operator._name
+    if getattr(torch.ops.higher_order, name, None) is not operator:
         return NotImplemented
-    return restore.torch_higher_order_operator, (operator._name, type(operator).__module__)
+    return restore.torch_higher_order_operator, (name, type(operator).__module__)
 
 
 def reduce_namespace(namespace: Any) -> tuple[Any, ...]:
@@ -99,7 +102,7 @@ def reduce_namespace(namespace: Any) -> tuple[Any, ...]:
     return restore.torch_namespace, (root, name)
 
 
-# -- custom operators ------------------------------------------------------------------------------------------------------
+# -- custom operators --------------------------------------------------------------------------------------------------
 
 
 def reduce_custom_op(operator: Any) -> tuple[Any, ...]:

@@ -10,7 +10,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import torch.fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import safepickle

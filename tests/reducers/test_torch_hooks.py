@@ -18,9 +18,8 @@ from .torch_ways import TORCH_WAYS, every_torch_way, fill
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*will not be serialized")
 
 #: Under torch.save, tensors are written as torch writes them: without hooks.
-whole_tensors = pytest.mark.parametrize(
-    "way", [way for name, way in TORCH_WAYS.items() if name != "torch.save"], ids=[n for n in TORCH_WAYS if n != "torch.save"]
-)
+WHOLE = {name: way for name, way in TORCH_WAYS.items() if name != "torch.save"}
+whole_tensors = pytest.mark.parametrize("way", WHOLE.values(), ids=WHOLE)
 
 
 class Hooked(torch.nn.Module):
@@ -214,7 +213,7 @@ def test_hook_that_is_registered_after_loading_does_not_replace_a_loaded_one(tmp
     )
 
 
-# -- wrappers of functions -----------------------------------------------------------------------------------------------
+# -- wrappers of functions ---------------------------------------------------------------------------------------------
 
 
 WRAPPED = {

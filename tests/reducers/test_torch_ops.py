@@ -102,7 +102,7 @@ def test_module_that_holds_operators_computes_and_trains(way):
 
 def test_operator_that_is_not_registered_is_a_clear_error():
     data = safepickle.dumps(torch.ops.safepickle_test.plus).replace(b"safepickle_test::plus", b"safepickle_test::none")
-    with pytest.raises(pickle.UnpicklingError, match="safepickle_test::none.*not registered here: import the module"):
+    with pytest.raises(pickle.UnpicklingError, match=r"safepickle_test::none.*not registered here: import the module"):
         safepickle.loads(data)
 
 
@@ -133,7 +133,8 @@ def test_operators_of_a_module_bring_the_module_that_registers_them(tmp_path):
     run_python(
         f"""
         import safepickle, torch, user_code
-        obj = (torch.ops.user_code.plus, torch.ops.user_code.double.default, user_code.double, torch.ops.higher_order.cond)
+        ops = torch.ops.user_code
+        obj = (ops.plus, ops.double.default, user_code.double, torch.ops.higher_order.cond)
         with open({str(tmp_path / "data.pkl")!r}, "wb") as file:
             file.write(safepickle.dumps(obj))
         """,

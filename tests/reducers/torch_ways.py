@@ -35,7 +35,7 @@ def fill(module: Any, value: float) -> None:
 
 
 def assert_independent(module: Any, other: Any, *inputs: Any) -> None:
-    """The other module computes the same, then with its own weights; gradients and values of the module stay as they are."""
+    """The other module computes the same, then with its own weights; values and gradients of the module stay."""
     expected = module(*inputs).detach().clone()
     assert torch.allclose(other(*inputs), expected)
     other(*inputs).sum().backward()
