@@ -1,7 +1,7 @@
-"""How do the things around tensors travel and copy: optimizers, parametrized modules, generators, streams, process groups?
+"""How does what is around tensors travel and copy: optimizers, parametrized modules, generators, streams, groups?
 
 - optimizers: everything they have, not only what ``Optimizer.__getstate__`` names
-- parametrized modules: torch refuses to pickle them, because their classes are made at run time; here the class is made again
+- parametrized modules: torch refuses to pickle them, as their classes are made at run time; here the class is made
 - data loaders without their running workers, handles of hooks whose module is gone
 - streams and events, process groups: what stands for them in the process that loads them
 - generators, ``torch.finfo``, memory formats, dictionaries with weak keys
@@ -30,6 +30,7 @@ from .torch_tensors import stands_aside
 __all__ = ["add_rules"]
 
 ORIGIN: Final = __name__
+_new: Final[Any] = copyreg.__newobj__  # type: ignore[attr-defined]
 
 
 def add_rules(registry: Registry) -> None:
@@ -42,17 +43,18 @@ def add_rules(registry: Registry) -> None:
     add_refusals(registry)
 
 
-# -- parametrized modules -----------------------------------------------------------------------------------------------------
+# -- parametrized modules ----------------------------------------------------------------------------------------------
 
 
 def add_module_rules(registry: Registry) -> None:
     """Parametrized modules, handles of hooks."""
     registry.add_made_classes(
-        torch.nn.Module, is_parametrized_class, reduce_parametrized, origin=ORIGIN, name="torch.nn.utils.parametrize:parametrized modules",
+        torch.nn.Module, is_parametrized_class, reduce_parametrized, origin=ORIGIN,
+        name="torch.nn.utils.parametrize:parametrized modules",
         summary=("whole: parametrizations and originals", "whole, with a class of its own"),
     )  # fmt: skip
-    registry.add(RemovableHandle, reduce_handle, origin=ORIGIN,
-                 summary=("to the restored hooks if they are in the pickle, else dead", "to the copied hooks"))  # fmt: skip
+    handles = ("to the restored hooks if they are in the pickle, else dead", "to the copied hooks")
+    registry.add(RemovableHandle, reduce_handle, origin=ORIGIN, summary=handles)
 
 
 def is_parametrized_class(cls: type) -> bool:
@@ -76,10 +78,10 @@ def reduce_handle(handle: RemovableHandle) -> tuple[Any, ...]:
     hooks = handle.hooks_dict_ref()
     # torch makes a dead handle of None; further dictionaries are of no use to it then.
     state = (None, handle.id, ()) if hooks is None else (hooks, handle.id, tuple(others))
-    return copyreg.__newobj__, (type(handle),), state  # type: ignore[attr-defined]
+    return _new, (type(handle),), state
 
 
-# -- training -----------------------------------------------------------------------------------------------------------------
+# -- training ----------------------------------------------------------------------------------------------------------
 
 
 def add_training_rules(registry: Registry) -> None:
@@ -90,9 +92,9 @@ def add_training_rules(registry: Registry) -> None:
                  summary=("the function of the class; hooked again by the next optimizer", "shared"))  # fmt: skip
     registry.add("torch.utils.data.dataloader:DataLoader", reduce_loader, subclasses=True, origin=ORIGIN,
                  summary=("whole, without running workers", "the same"))  # fmt: skip
+    refuse = _refusal("keep the DataLoader and start a new iteration")
     for name in ("_SingleProcessDataLoaderIter", "_MultiProcessingDataLoaderIter"):
-        registry.add(f"torch.utils.data.dataloader:{name}", _refusal("keep the DataLoader and start a new iteration"), origin=ORIGIN,
-                     summary=("an error", "an error"))  # fmt: skip
+        registry.add(f"torch.utils.data.dataloader:{name}", refuse, origin=ORIGIN, summary=("an error", "an error"))
 
 
 #: Made again by ``Optimizer.__setstate__``.
@@ -100,18 +102,18 @@ _MADE_AGAIN: Final = frozenset({"_zero_grad_profile_name"})
 
 
 def reduce_optimizer(optimizer: Any) -> tuple[Any, ...]:
-    """All that an optimizer has: ``__getstate__`` names three things, and forgets what subclasses keep (LBFGS: its parameters)."""
+    """All that an optimizer has: ``__getstate__`` names three things, and forgets what subclasses keep."""
     state = {name: value for name, value in static_vars(optimizer).items() if name not in _MADE_AGAIN}
     step = state.get("step")
     if getattr(step, "_wrapped_by_lr_sched", False):
         # A scheduler has put a function there that is tied to this very optimizer.
         del state["step"]
-        return copyreg.__newobj__, (type(optimizer),), state, None, None, restore.fill_torch_optimizer  # type: ignore[attr-defined]
-    return copyreg.__newobj__, (type(optimizer),), state  # type: ignore[attr-defined]
+        return _new, (type(optimizer),), state, None, None, restore.fill_torch_optimizer
+    return _new, (type(optimizer),), state
 
 
 def reduce_hooked_step(function: types.FunctionType, pickler: Any) -> Any:
-    """The ``step`` of an optimizer's class without what the first optimizer put around it: an equal class is then equal bytes."""
+    """The ``step`` of a class without what its first optimizer put around it: equal classes are then equal bytes."""
     inner = function.__dict__.get("__wrapped__")
     hooks = function.__globals__.get("__name__") == "torch.optim.optimizer"
     if not hooks or type(inner) is not types.FunctionType or find(function, everywhere=False) is not None:
@@ -124,17 +126,17 @@ def reduce_loader(loader: Any) -> Any:
     state = static_vars(loader)
     if state.get("_iterator") is None:
         return NotImplemented
-    return copyreg.__newobj__, (type(loader),), {**state, "_iterator": None}  # type: ignore[attr-defined]
+    return _new, (type(loader),), {**state, "_iterator": None}
 
 
-# -- devices ------------------------------------------------------------------------------------------------------------------
+# -- devices -----------------------------------------------------------------------------------------------------------
 
 
 def add_device_rules(registry: Registry) -> None:
     """Streams, events and process groups."""
     streams = ("device and priority; one object inside one pickle", "shared")
-    registry.add("torch:Stream", reduce_stream, copy=SHARE, subclasses=True, origin=ORIGIN, summary=streams)
-    registry.add("torch.cuda.streams:Stream", reduce_stream, copy=SHARE, subclasses=True, origin=ORIGIN, summary=streams)
+    for name in ("torch:Stream", "torch.cuda.streams:Stream"):
+        registry.add(name, reduce_stream, copy=SHARE, subclasses=True, origin=ORIGIN, summary=streams)
     registry.add("torch.cuda.streams:ExternalStream", refuse_external_stream, copy=SHARE, origin=ORIGIN,
                  summary=("an error: it belongs to another library", "shared"))  # fmt: skip
     fresh = ("a fresh one of that device", "the same")
@@ -153,7 +155,7 @@ def reduce_stream(stream: Any) -> tuple[Any, ...]:
 def refuse_external_stream(stream: Any) -> Any:
     """A stream that is only borrowed from another library."""
     raise PicklingError(
-        "cannot pickle a torch.cuda.ExternalStream: it is an address inside this process; make it again where it is needed"
+        "cannot pickle a torch.cuda.ExternalStream: it is an address in this process; make it again where it is needed"
     )
 
 
@@ -172,13 +174,13 @@ def reduce_process_group(group: Any) -> tuple[Any, ...]:
         name = group.group_name
     except Exception as error:
         raise PicklingError(
-            f"cannot pickle a process group that is not registered in this process ({error}): pickle what it was made of, "
-            "and make it again with torch.distributed.new_group"
+            f"cannot pickle a process group that is not registered in this process ({error}): pickle what it was made "
+            "of, and make it again with torch.distributed.new_group"
         ) from error
     return restore.torch_process_group, (name, tuple(ranks))
 
 
-# -- values -------------------------------------------------------------------------------------------------------------------
+# -- values ------------------------------------------------------------------------------------------------------------
 
 
 def add_value_rules(registry: Registry) -> None:
@@ -229,15 +231,14 @@ def reduce_memory_format(memory_format: torch.memory_format) -> str:
     return str(memory_format).rpartition(".")[2]
 
 
-# -- weak references to tensors -----------------------------------------------------------------------------------------------
+# -- weak references to tensors ----------------------------------------------------------------------------------------
 
 
 def add_weak_rules(registry: Registry) -> None:
     """Dictionaries that hold their keys weakly, and know them by identity."""
-    registry.add(
-        "torch.utils.weak:WeakIdKeyDictionary", reduce_weak_keys, copy=copy_weak_keys, shallow=_decline, subclasses=True, with_pickler=True,
-        origin=ORIGIN, summary=("those entries that something else in the pickle holds", "to the copies of what is copied"),
-    )  # fmt: skip
+    entries = ("those entries that something else in the pickle holds", "to the copies of what is copied")
+    registry.add("torch.utils.weak:WeakIdKeyDictionary", reduce_weak_keys, copy=copy_weak_keys, shallow=_decline,
+                 subclasses=True, with_pickler=True, origin=ORIGIN, summary=entries)  # fmt: skip
 
 
 def _decline(mapping: Any) -> Any:
@@ -260,7 +261,7 @@ def copy_weak_keys(mapping: Any, memo: dict[Any, Any]) -> Generator[Any, Any, An
     return made
 
 
-# -- what cannot travel --------------------------------------------------------------------------------------------------------
+# -- what cannot travel ------------------------------------------------------------------------------------------------
 
 
 def _refusal(advice: str) -> Callable[[Any], Any]:
@@ -271,7 +272,7 @@ def _refusal(advice: str) -> Callable[[Any], Any]:
 
 
 def is_node_class(cls: type) -> bool:
-    """Whether objects of the class are nodes of the autograd graph; torch makes most of these classes without a common base."""
+    """Whether objects of the class are nodes of the autograd graph; most of these classes have no common base."""
     return any("next_functions" in vars(base) for base in cls.__mro__) and issubclass(cls, torch.autograd.graph.Node)
 
 
@@ -282,9 +283,9 @@ def add_refusals(registry: Registry) -> None:
         origin=ORIGIN, name="torch.autograd.graph:Node", summary=("an error", "an error"),
     )  # fmt: skip
     refused = {
-        "torch.cuda.graphs:CUDAGraph": "a captured graph refers to memory of this process; capture it again from the function",
+        "torch.cuda.graphs:CUDAGraph": "a captured graph refers to memory of this process; capture it again",
         "torch.distributed.distributed_c10d:Work": "it is a running operation; wait() for it and keep its result",
-        "torch.distributed.distributed_c10d:Store": "it is a connection of this process; make it again from host and port",
+        "torch.distributed.distributed_c10d:Store": "it is a connection of this process; make it again",
         "torch._C:Future": "it is the promise of a result; wait() for it and keep the result",
     }
     for name, advice in refused.items():

@@ -1,10 +1,12 @@
 """How do tensors, parameters and storages travel and copy?
 
-In a plain pickle the bytes of a storage are written once, as a buffer (in-band, or out-of-band where the caller asked for that), by
-the first tensor that uses it; the others refer to that one, so views, tied parameters and overlapping tensors share memory again
-after loading. Under ``torch.save``, or wherever somebody else takes care of tensors, these rules stand back.
+In a plain pickle the bytes of a storage are written once, as a buffer (in-band, or out-of-band where the caller asked
+for that), by the first tensor that uses it; the others refer to that one, so views, tied parameters and overlapping
+tensors share memory again after loading. Under ``torch.save``, or wherever somebody else takes care of tensors, these
+rules stand back.
 
-Copies share storages as their originals do, and keep what ``Parameter.__deepcopy__`` loses: attributes, gradients, hooks.
+Copies share storages as their originals do, and keep what ``Parameter.__deepcopy__`` loses: attributes, gradients,
+hooks.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def add_rules(registry: Registry) -> None:
     """Enter the rules into the registry of built-in rules."""
     tensors = (
         "bytes once a storage, views share again; attributes, `.grad`, hooks kept; under `torch.save` as torch does",
-        "as `copy.deepcopy`, and attributes, `.grad`, hooks, shared storages kept; of a non-leaf a detached copy (`nonleaf=`)",
+        "as `copy.deepcopy`; attributes, `.grad`, hooks, sharing kept; of a non-leaf a detached copy (`nonleaf=`)",
     )
     for cls in (torch.Tensor, torch.nn.Parameter):
         registry.add(cls, reduce_tensor, copy=copy_tensor, shallow=copy_tensor_once, subclasses=True, with_pickler=True,
@@ -43,14 +45,15 @@ def add_rules(registry: Registry) -> None:
     for cls in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
         registry.add(cls, reduce_uninitialized, copy=copy_uninitialized, with_pickler=True, origin=ORIGIN, summary=lazy)
     storages = ("its bytes, once", "copied once in a call")
-    registry.add(torch.UntypedStorage, reduce_storage, copy=copy_storage, with_pickler=True, origin=ORIGIN, summary=storages)
+    registry.add(torch.UntypedStorage, reduce_storage, copy=copy_storage, with_pickler=True, origin=ORIGIN,
+                 summary=storages)  # fmt: skip
     registry.add(torch.TypedStorage, reduce_typed_storage, copy=copy_typed_storage, with_pickler=True, origin=ORIGIN,
                  summary=storages)  # fmt: skip
 
 
-# -- what kind of tensor is this? ------------------------------------------------------------------------------------------
+# -- what kind of tensor is this? --------------------------------------------------------------------------------------
 
-_OPAQUE: Final = 0  # not simply strided memory: sparse, quantized, nested, meta, wrapped, a subclass with a dispatch of its own
+_OPAQUE: Final = 0  # not simply strided memory: sparse, quantized, nested, meta, wrapped, with a dispatch of its own
 _PLAIN: Final = 1
 _MARKED: Final = 2  # strided memory to be read as conjugated or negated
 
@@ -109,13 +112,13 @@ def _function(cls: type, name: str) -> Any:
 #: Types of elements that every kernel knows; the others (bits, 4 bit integers, ...) can only be moved as bytes.
 _COMMON: Final = frozenset(
     {
-        torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8,
-        torch.bool, torch.complex64, torch.complex128,
+        torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+        torch.uint8, torch.bool, torch.complex64, torch.complex128,
     }
 )  # fmt: skip
 
 
-# -- pickling ----------------------------------------------------------------------------------------------------------------
+# -- pickling ----------------------------------------------------------------------------------------------------------
 
 
 class _Dump:
@@ -123,7 +126,8 @@ class _Dump:
 
     Attributes:
         aside: somebody else takes care of tensors: ``torch.save``, or a dispatch table that has an entry for them.
-        indirect: somebody else may take care of plain tensors (a ``reducer_override``, a user's rule): parameters hand theirs over.
+        indirect: somebody else may take care of plain tensors (a ``reducer_override``, a user's rule): parameters hand
+            theirs over.
         owners: address of a storage -> the object that wrote its bytes, and the storage, kept alive.
     """
 
@@ -295,7 +299,7 @@ def _state_of(tensor: torch.Tensor, cls: type) -> dict[str, Any] | None:
 
 
 def _attributes(tensor: torch.Tensor) -> dict[str, Any]:
-    """What somebody set on a tensor, without the mark that a compiled module leaves on its parameters when it is called."""
+    """What somebody set on a tensor, without the mark that a compiled module leaves on parameters when it is called."""
     attributes = dict(tensor.__dict__)
     if attributes.get("_dynamo_static_input_type") == "unguarded":
         del attributes["_dynamo_static_input_type"]
@@ -340,7 +344,7 @@ def reduce_uninitialized(tensor: Any, pickler: Any) -> Any:
     return restore.torch_uninitialized, arguments, state, None, None, restore.fill_torch_tensor
 
 
-# -- copying -----------------------------------------------------------------------------------------------------------------
+# -- copying -----------------------------------------------------------------------------------------------------------
 
 
 def copy_tensor(tensor: torch.Tensor, memo: Memo) -> Any:
@@ -432,8 +436,8 @@ def _copy_non_leaf(tensor: torch.Tensor, memo: Memo) -> Any:
     """The result of a computation cannot be copied with its graph: its values can."""
     if _nonleaf_policy(memo) == "error":
         raise CopyError(
-            "cannot deep-copy a tensor that is no leaf of the autograd graph: a copy cannot hang on the original's graph. Detach it "
-            "(x.detach()), or let deepcopy do so: nonleaf='detach'"
+            "cannot deep-copy a tensor that is no leaf of the autograd graph: a copy cannot hang on the original's "
+            "graph. Detach it (x.detach()), or let deepcopy do so: nonleaf='detach'"
         )
     bare = tensor.detach()
     if type(bare) is not type(tensor):

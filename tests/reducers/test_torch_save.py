@@ -1,4 +1,4 @@
-"""``torch.save`` and ``torch.load`` with ``pickle_module=safepickle``: plain torch files, that hold more than plain pickle allows."""
+"""``torch.save`` and ``torch.load`` with ``pickle_module=safepickle``: plain torch files that hold more than usual."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import zipfile
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
 import safepickle
 from tests.helpers import run_python
+
+torch = pytest.importorskip("torch")
 
 formats = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 protocols = pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -73,7 +73,8 @@ def test_the_file_is_the_one_that_plain_torch_writes(zipped, protocol):
     torch.save(tensors, theirs, pickle_protocol=protocol, _use_new_zipfile_serialization=zipped)
     if zipped:
         ours, theirs = (zipfile.ZipFile(f) for f in (ours, theirs))
-        assert sorted(n.partition("/")[2] for n in ours.namelist()) == sorted(n.partition("/")[2] for n in theirs.namelist())
+        names = [sorted(name.partition("/")[2] for name in file.namelist()) for file in (ours, theirs)]
+        assert names[0] == names[1]
         pickles = [next(z.read(n) for n in z.namelist() if n.endswith("data.pkl")) for z in (ours, theirs)]
         assert pickles[0] == pickles[1]
     else:
@@ -83,7 +84,10 @@ def test_the_file_is_the_one_that_plain_torch_writes(zipped, protocol):
 STATES = {
     "module": lambda: torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2)).state_dict(),
     "optimizer": lambda: _stepped().state_dict(),
-    "types": lambda: {str(d): torch.arange(3).to(d) for d in (torch.bfloat16, torch.float8_e5m2, torch.uint16, torch.bool, torch.complex64)},
+    "types": lambda: {
+        name: torch.arange(3).to(getattr(torch, name))
+        for name in ("bfloat16", "float8_e5m2", "uint16", "bool", "complex64")
+    },
     "odd layouts": lambda: {"sparse": torch.eye(2).to_sparse(), "conj": torch.ones(2, dtype=torch.complex64).conj()},
     "parameter": lambda: {"w": torch.nn.Parameter(torch.ones(2))},
 }
@@ -116,7 +120,8 @@ def test_a_state_dict_opens_without_us_mapped_and_with_weights_only(make, tmp_pa
 @formats
 def test_a_state_dict_opens_where_safepickle_is_not_installed(zipped, tmp_path):
     net = torch.nn.Linear(2, 2)
-    save({"net": net, "optimizer": torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)}, tmp_path / "net.pt", zipped=zipped)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    save({"net": net, "optimizer": optimizer}, tmp_path / "net.pt", zipped=zipped)
     code = """
         import sys
         sys.modules["safepickle"] = None  # as if it were not there
@@ -145,7 +150,9 @@ def test_in_a_fresh_process_with_a_class_of_main(zipped, tmp_path):
                     return self.act(self.lin(x))
 
         net = Net()
-        torch.save((net, net(torch.ones(1, 2))), sys.argv[1], pickle_module=safepickle, _use_new_zipfile_serialization=sys.argv[2] == "True")
+        zipped = sys.argv[2] == "True"
+        pair = (net, net(torch.ones(1, 2)))
+        torch.save(pair, sys.argv[1], pickle_module=safepickle, _use_new_zipfile_serialization=zipped)
     """
     run_python(script, args=[tmp_path / "net.pt", str(zipped)])
     code = """

@@ -10,10 +10,11 @@ import warnings
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
 import safepickle
+from safepickle.restore import torch_tensor
 from tests.helpers import fresh_load
+
+torch = pytest.importorskip("torch")
 
 PROTOCOLS = [2, 4, 5]
 
@@ -38,7 +39,9 @@ def same_bits(a, b):
 DTYPES = [
     value
     for name, value in sorted(vars(torch).items())
-    if isinstance(value, torch.dtype) and name == str(value).rpartition(".")[2] and not name.startswith(("q", "bits1x", "bits2x", "bits4x"))
+    if isinstance(value, torch.dtype)
+    and name == str(value).rpartition(".")[2]
+    and not name.startswith(("q", "bits1x", "bits2x", "bits4x"))
 ]
 
 
@@ -78,7 +81,9 @@ def test_sizes_and_strides_come_back(make, protocol):
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("make", [lambda x: x.conj(), lambda x: x.conj().imag, lambda x: x.conj().imag[1:]], ids=["conj", "neg", "part"])
+@pytest.mark.parametrize(
+    "make", [lambda x: x.conj(), lambda x: x.conj().imag, lambda x: x.conj().imag[1:]], ids=["conj", "neg", "part"]
+)
 def test_conjugated_and_negated_views_stay_lazy(make, protocol):
     tensor = make(torch.randn(3, dtype=torch.complex64))
     back = round_trip(tensor, protocol)
@@ -90,7 +95,9 @@ UNUSUAL = {
     "sparse": lambda: torch.eye(3).to_sparse(),
     "csr": lambda: torch.eye(3).to_sparse_csr(),
     "quantized": lambda: torch.quantize_per_tensor(torch.arange(4.0), 0.5, 1, torch.qint8),
-    "per channel": lambda: torch.quantize_per_channel(torch.randn(3, 2), torch.ones(3) * 0.1, torch.zeros(3), 0, torch.qint8),
+    "per channel": lambda: torch.quantize_per_channel(
+        torch.randn(3, 2), torch.ones(3) * 0.1, torch.zeros(3), 0, torch.qint8
+    ),
     "nested": lambda: torch.nested.nested_tensor([torch.ones(2), torch.zeros(3)]),
     "mkldnn": lambda: torch.arange(4.0).view(2, 2).to_mkldnn(),
 }
@@ -110,7 +117,8 @@ def plain(tensor):
 def test_other_layouts_come_back_in_their_layout(make, protocol):
     tensor = make()
     back = round_trip({"t": tensor}, protocol)["t"]
-    assert (back.layout, back.dtype, back.is_quantized, back.is_nested) == (tensor.layout, tensor.dtype, tensor.is_quantized, tensor.is_nested)
+    for name in ("layout", "dtype", "is_quantized", "is_nested"):
+        assert getattr(back, name) == getattr(tensor, name)
     assert torch.equal(plain(back), plain(tensor))
 
 
@@ -286,7 +294,7 @@ def test_a_hook_registered_after_loading_does_not_replace_one_that_was_loaded(tm
     assert fresh_load(safepickle.dumps(weight), code, tmp_path).split() == ["11.0"]
 
 
-# -- memory ------------------------------------------------------------------------------------------------------------------
+# -- memory ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -328,7 +336,9 @@ def test_a_large_writable_buffer_becomes_the_memory_without_a_copy():
     assert back[0] == 2.5
 
 
-@pytest.mark.parametrize("wrap", [bytes, bytearray, memoryview, pickle.PickleBuffer, lambda b: memoryview(b"\0" + bytes(b))[1:]])
+@pytest.mark.parametrize(
+    "wrap", [bytes, bytearray, memoryview, pickle.PickleBuffer, lambda b: memoryview(b"\0" + bytes(b))[1:]]
+)
 @pytest.mark.parametrize("size", [0, 3, 1 << 19])
 def test_any_kind_of_buffer_can_be_loaded_from(wrap, size):
     tensor = torch.arange(float(size))
@@ -345,7 +355,7 @@ def test_the_current_default_device_does_not_decide_where_tensors_go():
         assert safepickle.loads(safepickle.dumps(torch.ones(2, device="cpu"))).tolist() == [1.0, 1.0]
 
 
-# -- the pickle itself ----------------------------------------------------------------------------------------------------------
+# -- the pickle itself -------------------------------------------------------------------------------------------------
 
 
 def names_in(data):
@@ -365,7 +375,8 @@ def names_in(data):
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
 def test_no_pickle_inside_the_pickle(protocol):
     net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
-    everything = [net, *(make() for make in UNUSUAL.values()), torch.ones(2).untyped_storage(), torch.ones(2).as_subclass(Loud)]
+    everything = [net, *(make() for make in UNUSUAL.values())]
+    everything += [torch.ones(2).untyped_storage(), torch.ones(2).as_subclass(Loud)]
     assert not any("_load_from_bytes" in name for name in names_in(safepickle.dumps(everything, protocol)))
 
 
@@ -472,51 +483,61 @@ def test_in_a_fresh_process(protocol, tmp_path):
         obj(torch.ones(1, 2)).sum().backward()
         print(obj.weight.grad.tolist())
     """
-    assert fresh_load(safepickle.dumps(net, protocol), code, tmp_path, loader="pickle").strip() == "[[1.0, 1.0], [1.0, 1.0]]"
+    printed = fresh_load(safepickle.dumps(net, protocol), code, tmp_path, loader="pickle")
+    assert printed.strip() == "[[1.0, 1.0], [1.0, 1.0]]"
 
 
 def test_bytes_of_the_other_byte_order_are_swapped():
     tensor = torch.arange(4, dtype=torch.int32)
     other = "little" if sys.byteorder == "big" else "big"
     swapped = bytearray(tensor.numpy().byteswap().tobytes())
-    back = safepickle.restore.torch_tensor(torch.Tensor, swapped, torch.int32, (4,), False, None, 0, {"byteorder": other})
+    back = torch_tensor(torch.Tensor, swapped, torch.int32, (4,), False, None, 0, {"byteorder": other})
     assert back.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has the device")
 def test_a_device_that_is_not_here_is_named():
     with pytest.raises(pickle.UnpicklingError, match="'cuda:0'"):
-        safepickle.restore.torch_tensor(torch.Tensor, bytearray(8), torch.float32, (2,), False, None, 0, {"device": "cuda:0"})
+        torch_tensor(torch.Tensor, bytearray(8), torch.float32, (2,), False, None, 0, {"device": "cuda:0"})
 
 
-@pytest.mark.parametrize("arguments", [(int, bytearray(4), torch.float32, (1,)), (torch.Tensor, bytearray(4), "float32", (1,)),
-                                       (torch.Tensor, bytearray(4), torch.float32, [1])])  # fmt: skip
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (int, bytearray(4), torch.float32, (1,)),
+        (torch.Tensor, bytearray(4), "float32", (1,)),
+        (torch.Tensor, bytearray(4), torch.float32, [1]),
+    ],
+)
 def test_malformed_arguments_are_refused(arguments):
     with pytest.raises(pickle.UnpicklingError, match="malformed"):
-        safepickle.restore.torch_tensor(*arguments)
+        torch_tensor(*arguments)
 
 
-# -- parameters without a shape -------------------------------------------------------------------------------------------------
+# -- parameters without a shape ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.filterwarnings("ignore:Lazy modules")
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("make", [lambda: torch.nn.LazyLinear(3), lambda: torch.nn.LazyConv1d(3, 1), lambda: torch.nn.LazyBatchNorm1d()])
-def test_lazy_modules_find_their_shape_after_loading(make, protocol):
-    net = make()
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("LazyLinear", (3,)), ("LazyConv1d", (3, 1)), ("LazyBatchNorm1d", ())]
+)
+def test_lazy_modules_find_their_shape_after_loading(name, arguments, protocol):
+    net = getattr(torch.nn, name)(*arguments)
     net.to(torch.float64)
     for name, parameter in net.named_parameters():
         parameter.label = name
     back = round_trip(net, protocol)
     assert [p.label for p in back.parameters()] == [name for name, _ in net.named_parameters()]
-    x = torch.randn(4, 2, 5, dtype=torch.float64)[:, :, 0 if "Linear" in type(net).__name__ or "Batch" in type(net).__name__ else slice(None)]
+    x = torch.randn(4, 2, 5, dtype=torch.float64)
+    x = x if "Conv" in type(net).__name__ else x[:, :, 0]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert back(x).dtype is torch.float64
     assert "Lazy" not in type(back).__name__ and "Lazy" in type(net).__name__
 
 
-# -- the digest ------------------------------------------------------------------------------------------------------------------
+# -- the digest --------------------------------------------------------------------------------------------------------
 
 
 def test_a_digest_does_not_depend_on_who_else_shares_the_memory():

@@ -1,4 +1,4 @@
-"""Deep and shallow copies of tensors and parameters: are they independent, and do they keep what hangs on the originals?"""
+"""Deep and shallow copies of tensors: are they independent, and do they keep what hangs on the originals?"""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ import weakref
 
 import pytest
 
-torch = pytest.importorskip("torch")
-
 import safepickle
 from safepickle import deepcopy
-from tests.reducers.test_torch_tensors import DTYPES, SHAPES, UNUSUAL, Angle, Loud, Sharded, plain, same_bits
+
+torch = pytest.importorskip("torch")
+
+from tests.reducers.test_torch_tensors import (  # noqa: E402
+    DTYPES,
+    SHAPES,
+    UNUSUAL,
+    Angle,
+    Loud,
+    Sharded,
+    plain,
+    same_bits,
+)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
@@ -56,7 +66,8 @@ def test_other_layouts_are_copied_in_their_layout(make, cls):
 def test_conjugated_and_negated_views_stay_views_of_the_copy(make):
     base = torch.randn(3, dtype=torch.complex64)
     base_twin, twin = deepcopy([base, make(base)])
-    assert torch.equal(twin, make(base)) and twin.is_conj() == make(base).is_conj() and twin.is_neg() == make(base).is_neg()
+    want = make(base)
+    assert torch.equal(twin, want) and (twin.is_conj(), twin.is_neg()) == (want.is_conj(), want.is_neg())
     base_twin.zero_()
     assert not twin.any() and base.all()
 
@@ -78,7 +89,8 @@ def test_views_of_one_storage_are_views_of_one_copy(wrap):
 @pytest.mark.filterwarnings("ignore:TypedStorage")
 def test_storages_are_copied_with_the_tensors_on_them():
     base = torch.arange(3.0)
-    for holder in ([base.untyped_storage(), base], [base, base.untyped_storage()], [base.storage(), base], [base, base.storage()]):
+    storages = [base.untyped_storage(), base.storage()]
+    for holder in [pair for one in storages for pair in ([one, base], [base, one])]:
         twins = deepcopy(holder)
         tensor = next(t for t in twins if isinstance(t, torch.Tensor))
         storage = next(t for t in twins if not isinstance(t, torch.Tensor))
@@ -247,10 +259,12 @@ def test_a_retained_gradient_of_a_non_leaf_is_kept():
     assert deepcopy(middle).grad.tolist() == [3.0, 3.0]
 
 
-@pytest.mark.parametrize("make", [lambda: torch.nn.LazyLinear(3), lambda: torch.nn.LazyBatchNorm1d(), lambda: torch.nn.LazyConv2d(2, 1)])
+@pytest.mark.parametrize(
+    ("name", "arguments"), [("LazyLinear", (3,)), ("LazyBatchNorm1d", ()), ("LazyConv2d", (2, 1))]
+)
 @pytest.mark.filterwarnings("ignore:Lazy modules")
-def test_lazy_modules_are_copied_before_they_know_their_shape(make):
-    net = torch.nn.Sequential(make(), torch.nn.ReLU()).double()
+def test_lazy_modules_are_copied_before_they_know_their_shape(name, arguments):
+    net = torch.nn.Sequential(getattr(torch.nn, name)(*arguments), torch.nn.ReLU()).double()
     twin = deepcopy(net)
     x = torch.randn(3, 4, 5, 5, dtype=torch.float64)
     x = x if "Conv" in type(net[0]).__name__ else x[:, :, 0, 0]
@@ -278,7 +292,7 @@ def test_the_copy_keeps_nothing_of_the_original_alive():
     assert gone() is None and twin["w"].note == {"a": 1}
 
 
-# -- shallow ---------------------------------------------------------------------------------------------------------------
+# -- shallow -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.uint16], ids=str)
