@@ -168,6 +168,8 @@ __all__ = [
     "builtin_descriptor",
     "fill_codecs_stream",
     "fill_exception_origin",
+    "h5py_file",
+    "h5py_object",
 ]
 
 
@@ -1467,26 +1469,35 @@ def fill_torch_parametrized(module: Any, state: dict[str, Any]) -> None:
 
     _check(module, torch.nn.Module, "a module")
     module.__setstate__(state)
+    _skip_torch_hook_ids(state)
     for name in module.__dict__["_modules"]["parametrizations"]:
         parametrize._inject_property(module, name)
 
 
-def fill_torch_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
-    """Give an optimizer its state, and note its steps for a learning rate scheduler, as that does when it is made."""
+def fill_torch_optimizer(optimizer: Any, state: tuple[dict[str, Any], bool]) -> None:
+    """Give an optimizer its attributes, and note its steps for a learning rate scheduler if the original did so."""
     import torch
 
     _check(optimizer, torch.optim.Optimizer, "an optimizer")
-    optimizer.__setstate__(state)
+    attributes, noted = state
+    optimizer.__setstate__(attributes)
+    _skip_torch_hook_ids(attributes)
+    if noted:
+        _note_steps(optimizer)
+
+
+def _note_steps(optimizer: Any) -> None:
+    """What a learning rate scheduler does to its optimizer when it is made: it wants to know whether that was used."""
     step, me = type(optimizer).step, weakref.ref(optimizer)
 
     @functools.wraps(step)
-    def noted(*args: Any, **kwargs: Any) -> Any:
+    def noting(*args: Any, **kwargs: Any) -> Any:
         this: Any = me()
         this._opt_called = True
         return step(this, *args, **kwargs)
 
-    noted._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
-    optimizer.step = noted
+    noting._wrapped_by_lr_sched = True  # type: ignore[attr-defined]
+    optimizer.step = noting
 
 
 def torch_stream(cls: Any, device: str, priority: int, is_default: bool) -> Any:
@@ -2707,3 +2718,43 @@ def fill_keras_container(container: Any, state: tuple[Any, Any]) -> None:
         for key, value in items:
             dict.__setitem__(container, key, value)
     container.tracker = tracker
+
+
+# -- h5py ---------------------------------------------------------------------------------------------------------------
+
+
+def h5py_file(cls: type, path: str, swmr: bool) -> Any:
+    """The HDF5 file of that path, for reading.
+
+    Raises:
+        UnpicklingError: the file is not there or cannot be opened.
+    """
+    import h5py
+
+    if not (isinstance(cls, type) and issubclass(cls, h5py.File)):
+        raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of h5py.File")
+    _check(path, str, "the path of a file")
+    made = cls.__new__(cls)
+    try:
+        h5py.File.__init__(made, path, "r", swmr=swmr)
+    except OSError as error:
+        raise UnpicklingError(
+            f"cannot reopen the HDF5 file {path!r}, which was open where the pickle was written: {error}. "
+            "A pickle holds the path of a file and not its contents"
+        ) from error
+    return made
+
+
+def h5py_object(file: Any, name: str, kind: str) -> Any:
+    """A group, a dataset or a named type in an HDF5 file."""
+    import h5py
+
+    _check(file, h5py.Group, "an HDF5 file")
+    _check(name, str, "the name of an HDF5 object")
+    try:
+        found = file[name]
+    except KeyError as error:
+        raise UnpicklingError(f"the HDF5 file {file.filename!r} has no {name!r} here: {error}") from error
+    if kind not in ("Group", "Dataset", "Datatype") or not isinstance(found, getattr(h5py, kind)):
+        raise UnpicklingError(f"{name!r} in the HDF5 file {file.filename!r} is a {type(found).__name__}, not a {kind}")
+    return found
