@@ -59,7 +59,7 @@ def content_digest(obj: Any, registry: Registry) -> str:
     Raises:
         PicklingError: some part of the object cannot be pickled.
     """
-    questions = _Questions(registry)
+    questions = _Questions(registry, obj)
     try:
         graph = _Graph(questions)
         root = graph.part(obj)
@@ -79,8 +79,9 @@ class _Questions:
     protocol = 4
     buffer_callback = None
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: Registry, root: Any) -> None:
         self.registry = registry
+        self.root = root  # the rules for weak references ask what else is part of it
         self.by_value = ByValue()
 
     def reduce(self, obj: Any) -> Any:

@@ -59,7 +59,8 @@ def add_code_rules(registry: Registry) -> None:
     registry.add(types.ModuleType, sources.reduce_module, copy=SHARE, subclasses=True, with_pickler=True, origin=ORIGIN,
                  summary=("by name", "shared"))  # fmt: skip
     registry.add(types.CodeType, sources.reduce_code, copy=SHARE, with_pickler=True, origin=ORIGIN, summary=("by value", "shared"))
-    registry.add(types.CellType, sources.reduce_cell, copy=closures.copy_cell, with_pickler=True, origin=ORIGIN, summary=("by value", "by value"))
+    registry.add(types.CellType, sources.reduce_cell, copy=closures.copy_cell, shallow=_copy_cell_once, with_pickler=True,
+                 origin=ORIGIN, summary=("by value", "by value"))  # fmt: skip
     for kind in classes.iter_type_variable_kinds():
         registry.add(kind, classes.reduce_type_variable, copy=SHARE, with_pickler=True, origin=ORIGIN, summary=(by_name, "shared"))
     registry.add(typing.NewType, classes.reduce_new_type, copy=SHARE, with_pickler=True, origin=ORIGIN, summary=(by_name, "shared"))
@@ -78,6 +79,13 @@ def reduce_marker(marker: Any) -> tuple[Any, ...]:
         if getattr(dataclasses, name, None) is marker:
             return restore.sentinel, ("dataclasses", name)
     return NotImplemented  # type: ignore[return-value]
+
+
+def _copy_cell_once(cell: types.CellType) -> types.CellType:
+    try:
+        return types.CellType(cell.cell_contents)
+    except ValueError:
+        return types.CellType()
 
 
 def _copy_method_once(method: types.MethodType) -> Any:

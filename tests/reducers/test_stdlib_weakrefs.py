@@ -577,3 +577,15 @@ def test_plain_pickle_does_not_see_a_change() -> None:
     with pytest.raises(TypeError):
         pickle.dumps(weakref.ref(OUTSIDE))
     assert sys.getrefcount(OUTSIDE) < 20
+
+
+def test_a_digest_depends_on_what_weak_containers_have() -> None:
+    def settings(bits: int) -> Node:
+        node = Node(first=Node(n=1), second=Node(n=2))
+        node.bits = weakref.WeakKeyDictionary({node.second: bits, node.first: 8})
+        node.active = weakref.WeakSet([node.first, node.second])
+        node.elsewhere = weakref.ref(OUTSIDE)
+        return node
+
+    assert safepickle.digest(settings(4)) == safepickle.digest(settings(4))
+    assert safepickle.digest(settings(4)) != safepickle.digest(settings(2))
