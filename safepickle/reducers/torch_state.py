@@ -69,6 +69,9 @@ def reduce_parametrized(module: Any) -> tuple[Any, ...]:
     base = made.__bases__[0]
     getstate = getattr(base, "__getstate__", None)
     state = dict(static_vars(module)) if getstate is None else getstate(module)
+    compiled = static_vars(module).get("_compiled_call_impl")
+    if compiled is not None and isinstance(state, dict):
+        state = {**state, "_compiled_call_impl": compiled}
     return restore.torch_parametrized, (base,), state, None, None, restore.fill_torch_parametrized
 
 
@@ -104,11 +107,11 @@ _MADE_AGAIN: Final = frozenset({"_zero_grad_profile_name"})
 def reduce_optimizer(optimizer: Any) -> tuple[Any, ...]:
     """All that an optimizer has: ``__getstate__`` names three things, and forgets what subclasses keep."""
     state = {name: value for name, value in static_vars(optimizer).items() if name not in _MADE_AGAIN}
-    step = state.get("step")
-    if getattr(step, "_wrapped_by_lr_sched", False):
-        # A scheduler has put a function there that is tied to this very optimizer.
-        del state["step"]
-        return _new, (type(optimizer),), state, None, None, restore.fill_torch_optimizer
+    noted = bool(getattr(state.get("step"), "_wrapped_by_lr_sched", False))
+    if noted:
+        del state["step"]  # a scheduler has put a function there that is tied to this very optimizer
+    if noted or any(hooks for name, hooks in state.items() if name.endswith("_hooks")):
+        return _new, (type(optimizer),), (state, noted), None, None, restore.fill_torch_optimizer
     return _new, (type(optimizer),), state
 
 

@@ -296,6 +296,25 @@ def test_hooks_of_an_optimizer_are_kept(way):
     assert (twin.counts["n"], optimizer.counts["n"]) == (1, 0)
 
 
+def test_hooks_that_are_registered_later_do_not_replace_those_that_came_along(tmp_path):
+    net = parametrizations.weight_norm(torch.nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    net.calls, optimizer.calls = [], []
+    net.register_forward_hook(lambda module, x, y: module.calls.append("old"))
+    optimizer.register_step_post_hook(lambda opt, args, kwargs: opt.calls.append("old"))
+    code = """
+        import torch
+        net, optimizer = obj
+        net.register_forward_hook(lambda module, x, y: module.calls.append("new"))
+        optimizer.register_step_post_hook(lambda opt, args, kwargs: opt.calls.append("new"))
+        net(torch.ones(1)).sum().backward()
+        optimizer.step()
+        print(net.calls, optimizer.calls)
+    """
+    printed = fresh_load(safepickle.dumps((net, optimizer)), code, tmp_path, loader="pickle")
+    assert printed.strip() == "['old', 'new'] ['old', 'new']"
+
+
 def test_an_optimizer_of_main_steps_in_a_fresh_process(tmp_path):
     script = """
         import safepickle, sys, torch
@@ -312,6 +331,7 @@ def test_an_optimizer_of_main_steps_in_a_fresh_process(tmp_path):
                         p.sub_(group["lr"] * p.grad.sign())
 
         net = torch.nn.Linear(2, 1)
+        torch.nn.init.zeros_(net.weight)
         optimizer = Sign(net.parameters(), 0.5)
         with open(sys.argv[1], "wb") as file:
             file.write(safepickle.dumps((net, optimizer)))
