@@ -14,6 +14,10 @@ __all__ = ["main"]
 
 #: Command -> what it does; the module of that name in :mod:`safepickle.commands` holds it.
 COMMANDS = {
+    "inspect": "what is in a pickle or a torch file, without running it",
+    "verify": "whether every name in a file is here",
+    "migrate": "rewrite names in a file, without running it",
+    "explain": "what of an object can be pickled and copied, and what cannot",
     "demo": "a model with kernels, a compiled function, a lock and a lambda: what each pickler makes of it",
     "rules": "the policy table: what pickling and copying do with each kind of object",
     "doctor": "versions, which libraries are here, which rules serve them",
