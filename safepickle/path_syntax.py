@@ -17,7 +17,7 @@ from . import restore
 from .paths import CONTAINERS, Node, slots_of
 from .references import static_vars
 
-__all__ = ["ROOT", "Segment", "join", "notes_of", "path_of", "repetition", "segments"]
+__all__ = ["ROOT", "Segment", "join", "notes_of", "path_of", "repetition", "segments", "shown_parts"]
 
 ROOT: Final = "obj"
 
@@ -393,12 +393,12 @@ _CLASS_ARGUMENTS: Final = {1: ".__class__", 3: ".__bases__"}
 
 
 def _module(chain: list[Node], position: int) -> tuple[Segment, int] | None:
-    steps = list(_steps(chain, position))
-    if steps[0][0] != "state" or len(steps) < 2:
+    found = _from_attribute(chain, position)
+    if found is None:
         return None
     holder = chain[position].obj
     note = f"in module {holder.__name__!r}, which goes by value because no import finds it"
-    return Segment(_attribute(steps[1][1]), holder=holder, note=note), 2
+    return found[0]._replace(note=note), found[1]
 
 
 _OWN_SYNTAX: Final[dict[type, Syntax]] = {
@@ -417,7 +417,6 @@ _OWN_SYNTAX_BY_FUNCTION: Final[dict[Any, Syntax]] = {
     builtins.getattr: _method,
     restore.make_class: _class,
     restore.make_enum: _class,
-    restore.make_module: _module,
 }
 
 
@@ -428,3 +427,66 @@ def _own_syntax_by_reduction(reduced: Any) -> Syntax | None:
         return _OWN_SYNTAX_BY_FUNCTION.get(reduced[0])
     except TypeError:  # not hashable
         return None
+
+
+# -- the parts that one sees -------------------------------------------------------------------------------------------------------------
+
+_NUMBERS: Final = frozenset({type(None), bool, int, float})
+
+
+def shown_parts(obj: Any, most: int = 2000) -> list[tuple[Segment, Any]]:
+    """What an object consists of for somebody who looks at it: items, attributes, what a function takes along.
+
+    Args:
+        obj: the object.
+        most: of a container with more parts than this none are returned.
+
+    Returns:
+        Pairs of a step and the part; numbers are left out.
+    """
+    parts: list[tuple[Segment, Any]]
+    if issubclass(type(obj), (list, tuple, dict, set, frozenset)) and len(obj) > most:
+        return []
+    if type(obj) is dict:
+        parts = [(_item(obj, "item", key, index), value) for index, (key, value) in enumerate(obj.items())]
+    elif type(obj) in (list, tuple):
+        parts = [(_item(obj, "item", index, index), value) for index, value in enumerate(obj)]
+    elif type(obj) is types.FunctionType:
+        parts = list(_parts_of_function(obj))
+    elif issubclass(type(obj), type):
+        parts = [
+            (Segment(_attribute(name), holder=obj), value)
+            for name, value in vars(obj).items()
+            if not hasattr(type(value), "__set__") and name not in ("__module__", "__doc__", "__weakref__", "__dict__")
+        ]
+    elif _is_torch_module(obj):
+        parts = list(_parts_of_torch_module(obj))
+    else:
+        parts = [(Segment(_attribute(name), holder=obj), value) for name, value in static_vars(obj).items()]
+        parts += [(Segment(_attribute(name), holder=obj), value) for name, value in slots_of(obj)]
+    return [(step, value) for step, value in parts if type(value) not in _NUMBERS]
+
+
+def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[Segment, Any]]:
+    from .sources import global_names
+
+    for index, cell in enumerate(function.__closure__ or ()):
+        try:
+            yield _closure(function, function.__qualname__, index, contents=True), cell.cell_contents
+        except ValueError:  # an empty cell
+            continue
+    for name in global_names(function.__code__):
+        if name in function.__globals__ and name != "__builtins__":
+            yield Segment(f".__globals__[{name!r}]", holder=function), function.__globals__[name]
+    for index, value in enumerate(function.__defaults__ or ()):
+        yield _default(function, function.__qualname__, index), value
+
+
+def _parts_of_torch_module(module: Any) -> Iterator[tuple[Segment, Any]]:
+    attributes = static_vars(module)
+    for table in _MODULE_TABLES:
+        for name, value in (attributes.get(table) or {}).items():
+            yield Segment(_module_item(module, name), holder=module), value
+    for name, value in attributes.items():
+        if name not in _MODULE_TABLES:
+            yield Segment(_attribute(name), holder=module), value

@@ -14,7 +14,6 @@ import collections
 import copy as _stdlib_copy
 import copyreg
 import io
-import itertools
 import pickle
 import time
 import types
@@ -184,7 +183,8 @@ def reduced_parts(reduced: Any) -> Parts:
     """The parts of a reduce value, in the order in which they are written."""
     if not isinstance(reduced, tuple):
         return
-    function, arguments, state, items, pairs, setter = (*reduced, *[None] * (6 - len(reduced)))
+    missing: list[Any] = [None] * (6 - len(reduced))
+    function, arguments, state, items, pairs, setter = [*reduced, *missing]
     yield Step("function"), function
     for index, argument in enumerate(arguments):
         yield Step("argument", index), argument
@@ -201,7 +201,9 @@ def reduced_parts(reduced: Any) -> Parts:
 
 def static_parts(obj: Any) -> Parts:
     """What an object holds in its attributes, without asking the object."""
-    for name, value in itertools.chain(static_vars(obj).items(), slots_of(obj)):
+    for name, value in static_vars(obj).items():
+        yield Step("attribute", name), value
+    for name, value in slots_of(obj):
         yield Step("attribute", name), value
 
 

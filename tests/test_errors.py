@@ -448,7 +448,7 @@ def test_the_second_look_does_not_run_where_nothing_fails():
         safepickle.deepcopy([Local()])
         print(sorted(name for name in sys.modules if name in (
             "safepickle.paths", "safepickle.path_syntax", "safepickle.diagnosis", "safepickle.loading",
-            "safepickle.streams", "safepickle.explain", "safepickle.checks", "pickletools", "difflib")))
+            "safepickle.streams", "safepickle.reports", "safepickle.checks", "pickletools", "difflib")))
     """)
     assert printed == "[]\n"
 
