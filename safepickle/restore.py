@@ -848,9 +848,9 @@ def torch_tensor(
 
     _check(dtype, torch.dtype, "the type of a tensor's elements")
     _check(size, tuple, "the size of a tensor")
-    whole = type(data) is bytearray and stride is None and not options and len(data) == math.prod(size) * dtype.itemsize
-    if whole and 0 < len(data) < TORCH_ADOPT_FROM and dtype in _torch_common_types():
-        tensor = torch.frombuffer(data, dtype=dtype).view(size).clone()
+    in_band = type(data) in (bytes, bytearray) and 0 < len(data) < TORCH_ADOPT_FROM
+    if in_band and _is_whole(len(data), dtype, size, stride, options):
+        tensor = torch.frombuffer(bytearray(data), dtype=dtype).view(size).clone()
     else:
         tensor = _torch_view(data, dtype, size, stride, offset, options or {})
     if cls is torch.nn.Parameter:
@@ -859,6 +859,13 @@ def torch_tensor(
         _check_torch_class(cls, torch.Tensor)
         tensor = torch.Tensor._make_subclass(cls, tensor)
     return tensor.requires_grad_() if requires_grad else tensor
+
+
+def _is_whole(nbytes: int, dtype: Any, size: tuple[int, ...], stride: Any, options: Any) -> bool:
+    """Whether the bytes are just those of a contiguous tensor of a common type."""
+    if stride is not None or options or dtype not in _torch_common_types():
+        return False
+    return nbytes == math.prod(size) * int(dtype.itemsize)
 
 
 def _torch_view(
@@ -1370,8 +1377,11 @@ def make_error(kind: str, original: type, message: str, attributes: dict[str, An
 # TorchScript. The archives are torch's own: code that its compiler reads, no Python pickle.
 
 
-def torch_script_module(archive: bytes) -> Any:
-    """A scripted module from the archive that ``torch.jit.save`` writes; its tensors follow."""
+def torch_script_module(archive: bytes, operators: tuple[Any, ...] = ()) -> Any:
+    """A scripted module from the archive that ``torch.jit.save`` writes; its tensors follow.
+
+    ``operators``: those that the code calls and torch does not bring; they are registered once they are loaded.
+    """
     module = _torch_archive(archive)
     for part in module.modules():
         for name in ("__len__", "__contains__"):  # torch forgets that Python looks for these on the type
@@ -1420,7 +1430,7 @@ def torch_script_function(function: types.FunctionType, names: dict[str, Any]) -
         return torch.jit.script(function)
 
 
-def torch_traced_function(archive: bytes, name: str) -> Any:
+def torch_traced_function(archive: bytes, name: str, operators: tuple[Any, ...] = ()) -> Any:
     """A scripted function from the archive of its graph."""
     import torch
 
@@ -1472,6 +1482,7 @@ def fill_torch_parametrized(module: Any, state: dict[str, Any]) -> None:
     _skip_torch_hook_ids(state)
     for name in module.__dict__["_modules"]["parametrizations"]:
         parametrize._inject_property(module, name)
+    _skip_torch_hook_ids(state)
 
 
 def fill_torch_optimizer(optimizer: Any, state: tuple[dict[str, Any], bool]) -> None:
@@ -1943,7 +1954,7 @@ def torch_fake_tensor(
         return torch.nn.Parameter(tensor, requires_grad) if parameter else tensor.requires_grad_(requires_grad)
 
 
-def torch_exported_program(archive: bytes) -> Any:
+def torch_exported_program(archive: bytes, operators: tuple[Any, ...] = ()) -> Any:
     """An exported program from the archive that ``torch.export.save`` writes; its tensors follow."""
     import io
 
@@ -2108,13 +2119,13 @@ def _torch_named(module: str, qualname: str, path: tuple[str, ...], kind: type) 
     return found
 
 
-# -- the standard library: what is made anew ------------------------------------------------------------------------------------------
+# -- the standard library: what is made anew --------------------------------------------------------------------------
 
 #: Classes whose ``__init__`` makes what must be fresh: locks, lists of who waits, weak references.
 _INITIALIZED = frozenset(
     {
-        "threading:Condition", "threading:Event", "threading:Semaphore", "threading:BoundedSemaphore", "threading:Barrier",
-        "threading:_RLock", "queue:Queue", "queue:_PySimpleQueue",
+        "threading:Condition", "threading:Event", "threading:Semaphore", "threading:BoundedSemaphore",
+        "threading:Barrier", "threading:_RLock", "queue:Queue", "queue:_PySimpleQueue",
         "asyncio.locks:Lock", "asyncio.locks:Condition", "asyncio.locks:Event", "asyncio.locks:Semaphore",
         "asyncio.locks:BoundedSemaphore", "asyncio.locks:Barrier", "asyncio.queues:Queue",
         "weakref:WeakValueDictionary", "weakref:WeakKeyDictionary", "weakref:WeakSet",
@@ -2130,11 +2141,11 @@ def initialize(obj: Any, state: tuple[str, tuple[Any, ...], dict[str, Any], dict
     set_attributes(obj, attributes, slots)
 
 
-def _initialize(obj: Any, kind: str, arguments: tuple[Any, ...]) -> type:
+def _initialize(obj: Any, kind: str, arguments: tuple[Any, ...]) -> Any:
     if kind not in _INITIALIZED:
         raise UnpicklingError(f"malformed pickle: {kind!r} is not a class that is initialized")
     module, _, name = kind.partition(":")
-    cls: type = resolve(module, name)
+    cls: Any = resolve(module, name)
     _check(obj, cls, "an object to initialize")
     cls.__init__(obj, *arguments)
     return cls
@@ -2149,12 +2160,13 @@ def set_attributes(obj: Any, attributes: dict[str, Any], slots: dict[str, Any]) 
 
 
 def make_local(cls: type, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
-    """A ``threading.local`` that is empty in this thread; other threads run ``cls.__init__`` with the arguments, as ever."""
+    """A ``threading.local`` that is empty in this thread; others run ``cls.__init__`` with the arguments, as ever."""
     from _threading_local import local
 
     if not (isinstance(cls, type) and issubclass(cls, (threading.local, local))):
         raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of threading.local")
-    return cls.__new__(cls, *arguments, **keywords)
+    make: Any = cls.__new__
+    return make(cls, *arguments, **keywords)
 
 
 def make_simple_queue(cls: type) -> Any:
@@ -2177,10 +2189,10 @@ def fill_simple_queue(obj: Any, state: tuple[list[Any], dict[str, Any], dict[str
     set_attributes(obj, attributes, slots)
 
 
-# -- the standard library: weak references --------------------------------------------------------------------------------------------
+# -- the standard library: weak references ----------------------------------------------------------------------------
 #
-# A referent is an argument in a tuple, or the tuple is empty: then the reference is dead. A referent that nothing else in the pickle
-# holds is not written, so that what is restored here has an owner, or dies with the unpickler.
+# A referent is an argument in a tuple, or the tuple is empty: then the reference is dead. A referent that nothing else
+# in the pickle holds is not written, so that what is restored here has an owner, or dies with the unpickler.
 
 
 class _Gone:
@@ -2226,7 +2238,7 @@ def make_weak_proxy(target: tuple[Any, ...], callback: Any = None, called: bool 
 
 
 def make_finalizer(cls: type, target: tuple[Any, ...], call: tuple[Any, ...]) -> weakref.finalize[Any, Any]:
-    """A ``weakref.finalize`` that waits for the restored referent to go; one that has been called already where there is none."""
+    """A ``weakref.finalize`` that waits for the restored referent to go; without one, it has been called already."""
     if not (isinstance(cls, type) and issubclass(cls, weakref.finalize)):
         raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of weakref.finalize")
     made = cls.__new__(cls)
@@ -2253,7 +2265,7 @@ def fill_weak_set(members: Any, state: tuple[list[Any], dict[str, Any], dict[str
     set_attributes(members, attributes, slots)
 
 
-# -- the standard library: context variables -------------------------------------------------------------------------------------------
+# -- the standard library: context variables --------------------------------------------------------------------------
 
 #: Identity -> variable. They cannot be referred to weakly; the interpreter's contexts keep them anyway.
 _context_variables: dict[str, contextvars.ContextVar[Any]] = {}
@@ -2280,7 +2292,7 @@ def make_context_variable(identity: str, name: str, default: tuple[Any, ...]) ->
 
 
 def remember_context_variable(variable: contextvars.ContextVar[Any], identity: str) -> str:
-    """The identity of a living variable; one that is taken by another variable gets a number behind it. Not written to pickles."""
+    """The identity of a living variable; one that is taken gets a number behind it. Not written to pickles itself."""
     with identities.lock:
         known = _context_names.get(id(variable))
         if known is not None:
@@ -2302,7 +2314,7 @@ def fill_context(context: contextvars.Context, values: list[tuple[Any, Any]]) ->
         context.run(variable.set, value)
 
 
-# -- the standard library: views, wrappers and functions that remember -----------------------------------------------------------------
+# -- the standard library: views, wrappers and functions that remember ------------------------------------------------
 
 
 def make_view(kind: str, ordered: bool, mapping: dict[Any, Any]) -> Any:
@@ -2325,8 +2337,8 @@ def make_memoryview(buffer: Any, format: str, shape: tuple[int, ...], readonly: 
         view = view.toreadonly()
     if (view.format, view.shape) == (format, shape):
         return view
-    view = view.cast("B")
-    return view.cast(format) if len(shape) == 1 else view.cast(format, shape)  # type: ignore[call-overload,no-any-return]
+    whole: Any = view.cast("B")
+    return whole.cast(format) if len(shape) == 1 else whole.cast(format, shape)  # type: ignore[no-any-return]
 
 
 def released_memoryview() -> memoryview:
@@ -2368,7 +2380,7 @@ def make_static_or_class_method(cls: type, function: Any) -> Any:
     if not (isinstance(cls, type) and issubclass(cls, (staticmethod, classmethod))):
         raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of staticmethod or classmethod")
     base: Any = staticmethod if issubclass(cls, staticmethod) else classmethod
-    made = cls.__new__(cls, function)
+    made = base.__new__(cls, function)
     base.__init__(made, function)
     return made
 
@@ -2418,7 +2430,7 @@ def make_match(pattern: re.Pattern[Any], method: str, string: Any, position: int
     return found
 
 
-# -- the standard library: open files -----------------------------------------------------------------------------------------------
+# -- the standard library: open files ---------------------------------------------------------------------------------
 
 
 def standard_stream(name: str, path: tuple[str, ...]) -> Any:
@@ -2449,8 +2461,8 @@ def open_raw_file(cls: type, path: str, mode: str, position: int | None) -> io.F
             made.seek(position)
     except OSError as error:
         raise UnpicklingError(
-            f"cannot reopen the file {path!r} (mode {mode!r}, position {position}), which was open where the pickle was written: "
-            f"{error.strerror or error}. A pickle holds the path of a file and not its contents"
+            f"cannot reopen the file {path!r} (mode {mode!r}, position {position}), which was open where the pickle "
+            f"was written: {error.strerror or error}. A pickle holds the path of a file and not its contents"
         ) from error
     return made
 
@@ -2472,8 +2484,9 @@ def make_buffered_file(cls: type, raw: Any, position: int | None) -> Any:
 
 
 def make_text_file(
-    cls: type, buffer: Any, encoding: str, errors: str, newline: str | None, line_buffering: bool, write_through: bool, position: int | None
-) -> io.TextIOWrapper:
+    cls: type, buffer: Any, encoding: str, errors: str, newline: str | None, line_buffering: bool, write_through: bool,
+    position: int | None,
+) -> io.TextIOWrapper:  # fmt: skip
     """Text over a buffered file."""
     if not (isinstance(cls, type) and issubclass(cls, io.TextIOWrapper)):
         raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of io.TextIOWrapper")
@@ -2485,7 +2498,7 @@ def make_text_file(
 
 
 def fill_codecs_stream(stream: Any, attributes: dict[str, Any]) -> None:
-    """Give a stream of :mod:`codecs` its attributes; not by the usual way, because such streams look for what they lack in their file."""
+    """Give a stream of :mod:`codecs` its attributes; by hand, because it looks in its file for what it lacks."""
     import codecs
 
     _check(stream, (codecs.Codec, codecs.StreamReaderWriter, codecs.StreamRecoder), "a stream of codecs")
@@ -2500,7 +2513,8 @@ def closed_file(cls: type, name: Any, mode: str, encoding: str | None, errors: s
     made: Any = raw
     if not issubclass(cls, io.FileIO):
         buffered: type = io.BufferedRandom if "+" in mode else io.BufferedReader if "r" in mode else io.BufferedWriter
-        made = make_buffered_file(cls if issubclass(cls, (io.BufferedReader, io.BufferedWriter, io.BufferedRandom)) else buffered, raw, None)
+        is_buffered = issubclass(cls, (io.BufferedReader, io.BufferedWriter, io.BufferedRandom))
+        made = make_buffered_file(cls if is_buffered else buffered, raw, None)
         if issubclass(cls, io.TextIOWrapper):
             made = make_text_file(cls, made, encoding or "utf-8", errors or "strict", None, False, False, None)
     made.close()
@@ -2521,20 +2535,20 @@ def open_compressed_file(kind: str, path: str, position: int) -> Any:
         made.seek(position)
     except OSError as error:
         raise UnpicklingError(
-            f"cannot reopen the file {path!r} ({kind}, position {position}), which was open where the pickle was written: "
-            f"{error.strerror or error}. A pickle holds the path of a file and not its contents"
+            f"cannot reopen the file {path!r} ({kind}, position {position}), which was open where the pickle was "
+            f"written: {error.strerror or error}. A pickle holds the path of a file and not its contents"
         ) from error
     return made
 
 
-# -- the standard library: exceptions -----------------------------------------------------------------------------------------------
+# -- the standard library: exceptions ---------------------------------------------------------------------------------
 
 
 _HEAP_TYPE = 1 << 9
 
 
 def make_exception(cls: type, arguments: tuple[Any, ...]) -> BaseException:
-    """A bare exception: no ``__init__`` or ``__new__`` of its class runs, which may want other arguments than it was raised with."""
+    """A bare exception: no ``__init__`` or ``__new__`` of its class runs; they may want other arguments."""
     if not (isinstance(cls, type) and issubclass(cls, BaseException)):
         raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of exception")
     base: Any = next(c for c in cls.__mro__ if not c.__flags__ & _HEAP_TYPE)
@@ -2734,7 +2748,7 @@ def h5py_file(cls: type, path: str, swmr: bool) -> Any:
     if not (isinstance(cls, type) and issubclass(cls, h5py.File)):
         raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of h5py.File")
     _check(path, str, "the path of a file")
-    made = cls.__new__(cls)
+    made = h5py.File.__new__(cls)
     try:
         h5py.File.__init__(made, path, "r", swmr=swmr)
     except OSError as error:
