@@ -21,7 +21,7 @@ from . import restore
 from .errors import PicklingError
 from .references import find, importable, pickled_by_value, static_vars
 from .registry import Registry, default_registry
-from .sources import in_order
+from .sources import home, in_order, interned
 
 __all__ = [
     "class_by_value",
@@ -69,11 +69,7 @@ def _identity(obj: Any, pickler: Any) -> str:
 
 def _name(obj: Any) -> str:
     qualname = obj.__qualname__ if isinstance(obj, (type, typing.NewType)) else obj.__name__
-    return f"{_home(obj.__module__)}:{qualname}"
-
-
-def _home(module: Any) -> Any:
-    return "__main__" if module == "__mp_main__" else module
+    return f"{home(obj.__module__)}:{qualname}"
 
 
 # -- classes -------------------------------------------------------------------------------------------------------------------
@@ -133,7 +129,7 @@ def _write_class(cls: type, identity: str, canonical: bool) -> tuple[Any, tuple[
         namespace["__slots__"] = slots
     attributes = _attributes(cls, skip | namespace.keys() - {"__slots__"}, canonical)
     metaclass = None if any(type(base) is type(cls) for base in cls.__bases__) else type(cls)
-    arguments = (identity, metaclass, cls.__name__, cls.__bases__, namespace)
+    arguments = (identity, metaclass, interned(cls.__name__), cls.__bases__, namespace)
     state: dict[str, Any] = {"attributes": attributes, **_abstract_state(cls)}
     if getattr(attributes.get("__subclasshook__"), "__module__", None) == "typing":
         del attributes["__subclasshook__"]
@@ -143,7 +139,7 @@ def _write_class(cls: type, identity: str, canonical: bool) -> tuple[Any, tuple[
 
 def _first_attributes(cls: type) -> dict[str, Any]:
     """What must be there when the class is made."""
-    first: dict[str, Any] = {"__module__": _home(cls.__module__), "__qualname__": cls.__qualname__}
+    first: dict[str, Any] = {"__module__": home(cls.__module__), "__qualname__": interned(cls.__qualname__)}
     for name, value in vars(cls).items():
         # Where the metaclass has a property of the same name, assigning would call that.
         if name not in _SETTABLE and _has_setter(type(cls), name):
@@ -188,7 +184,7 @@ def _attributes(cls: type, skip: Any, canonical: bool) -> dict[str, Any]:
             continue  # made from _fields_
         if name == "__static_attributes__":
             value = tuple(sorted(value))  # collected in a set
-        attributes[sys.intern(name)] = value
+        attributes[interned(name)] = value
     if sys.version_info >= (3, 14):
         annotations = _annotations(cls)
         if annotations:
@@ -230,11 +226,11 @@ def _registered(cls: type) -> list[type]:
 
 
 def _write_enum(cls: Any, identity: str, canonical: bool) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    members = [(sys.intern(name), member._value_, _data(cls, member)) for name, member in cls.__members__.items()]
+    members = [(interned(name), member._value_, _data(cls, member)) for name, member in cls.__members__.items()]
     boundary = vars(cls).get("_boundary_")
     options = {} if boundary is None else {"boundary": boundary}
-    namespace = {"__module__": _home(cls.__module__), "__qualname__": cls.__qualname__}
-    arguments = (identity, type(cls), cls.__name__, cls.__bases__, namespace, members, options)
+    namespace = {"__module__": home(cls.__module__), "__qualname__": interned(cls.__qualname__)}
+    arguments = (identity, type(cls), interned(cls.__name__), cls.__bases__, namespace, members, options)
     state: dict[str, Any] = {"attributes": _attributes(cls, _MADE_BY_TYPE | _made_by_enum(cls), canonical)}
     contents = {name: held for name, member in cls.__members__.items() if any(held := _contents(member)) and member._name_ == name}
     if contents:
@@ -254,7 +250,7 @@ def reduce_enum_member(member: Any, pickler: Any) -> Any:
     name = static_vars(member).get("_name_")
     if cls._member_map_.get(name) is not member or find(cls, everywhere=False) is not None:
         return NotImplemented
-    return restore.enum_member, (cls, name)
+    return restore.enum_member, (cls, interned(name))
 
 
 def _same(value: Any, other: Any) -> bool:
@@ -330,11 +326,11 @@ def _write_named_tuple(cls: Any, identity: str, canonical: bool) -> tuple[Any, t
     new = cls.__new__
     skip = _MADE_BY_TYPE | {name for name in variables if _is_made_by_namedtuple(cls, name)}
     state: dict[str, Any] = {"attributes": _attributes(cls, skip, canonical)}
-    for name, value in (("__module__", _home(cls.__module__)), ("__qualname__", cls.__qualname__)):
+    for name, value in (("__module__", home(cls.__module__)), ("__qualname__", interned(cls.__qualname__))):
         state["attributes"][name] = value
     if getattr(new, "__annotations__", None):
         state["field_types"] = new.__annotations__
-    arguments = (identity, cls.__name__, cls._fields, new.__defaults__ or ())
+    arguments = (identity, interned(cls.__name__), cls._fields, new.__defaults__ or ())
     return restore.make_named_tuple, arguments, state
 
 
@@ -396,7 +392,7 @@ def reduce_type_alias(alias: Any, pickler: Any) -> Any:
         raise PicklingError(
             f"cannot pickle the type alias {module}.{name}: it mentions itself, and no importable name leads to it. Put it into a module"
         )
-    return restore.make_type_alias, (_home(module), name, value, alias.__type_params__)
+    return restore.make_type_alias, (home(module), interned(name), value, alias.__type_params__)
 
 
 def _mentions(annotation: Any, alias: Any) -> bool:

@@ -122,13 +122,22 @@ def _stand_in(variables: dict[str, Any]) -> Any:
         module = sys.modules.get(name)
         if static_vars(module) is not variables or not importable(name) or pickled_by_value(name):
             doc = variables.get("__doc__")
-            return ModuleNamespace(name, doc if isinstance(doc, str) else None)
-    return Namespace((_home(name), variables.get("__package__") or None))
+            return ModuleNamespace(interned(name), doc if isinstance(doc, str) else None)
+    return Namespace((home(name), interned(variables.get("__package__")) or None))
 
 
-def _home(name: Any) -> Any:
-    """The module's name; a worker that multiprocessing has started calls the main script something else."""
-    return "__main__" if name == "__mp_main__" else name
+def home(name: Any) -> Any:
+    """The name of a module; a worker that multiprocessing has started calls the main script something else."""
+    return "__main__" if name == "__mp_main__" else interned(name)
+
+
+def interned(value: Any) -> Any:
+    """The one object for all strings that are equal to this one.
+
+    The pickler writes a string once and refers to it, if it is the same *object*: without this, bytes would depend on
+    where a name came from.
+    """
+    return sys.intern(value) if type(value) is str else value
 
 
 # -- sets in a stable order ----------------------------------------------------------------------------------------------------
@@ -214,7 +223,7 @@ def _constant(value: Any) -> Any:
         return Sorted(frozenset(_constant(v) for v in value) if any(type(v) is frozenset for v in value) else value)
     if type(value) is tuple and any(type(v) in (frozenset, tuple) for v in value):
         return tuple(_constant(v) for v in value)
-    return sys.intern(value) if type(value) is str else value
+    return interned(value)
 
 
 _global_names: CodeCache[tuple[str, ...]] = CodeCache()
@@ -367,7 +376,7 @@ def function_by_value(function: types.FunctionType, pickler: Any) -> tuple[Any, 
     cells = function.__closure__
     fresh = [cell for cell in cells or () if context.claim(cell)]
     namespace = context.namespace(function.__globals__)
-    arguments = (code, namespace, function.__name__, cells, source, *([owner] if owner else []))
+    arguments = (code, namespace, interned(function.__name__), cells, source, *([owner] if owner else []))
     return restore.make_function, arguments, _function_state(function, fresh, context), None, None, restore.fill_function
 
 
@@ -375,7 +384,7 @@ def _function_state(function: types.FunctionType, cells: list[types.CellType], c
     code = function.__code__
     available = function.__globals__
     names = [name for name in global_names(code) if name in available and name not in _GIVEN]
-    used = {sys.intern(name): in_order(lambda: available[name]) for name in names}  # noqa: B023
+    used = {interned(name): in_order(lambda: available[name]) for name in names}  # noqa: B023
     contents = [(cell, in_order(lambda: cell.cell_contents)) for cell in cells if _is_set(cell)]  # noqa: B023
     state: dict[str, Any] = {"globals": used, "cells": contents}
     modules = _used_submodules(code, [*used.values(), *(value for _, value in contents)], context)
@@ -384,16 +393,26 @@ def _function_state(function: types.FunctionType, cells: list[types.CellType], c
     if function.__dict__:
         state["vars"] = dict(function.__dict__)
     values = (
-        ("qualname", function.__qualname__, getattr(code, "co_qualname", function.__name__)),
-        ("module", _home(function.__module__), _home(available.get("__name__"))),
+        ("qualname", interned(function.__qualname__), getattr(code, "co_qualname", function.__name__)),
+        ("module", home(function.__module__), home(available.get("__name__"))),
         ("doc", function.__doc__, _own_doc(code)),
-        ("defaults", function.__defaults__, None),
-        ("kwdefaults", function.__kwdefaults__, None),
+        ("defaults", _defaults(function), None),
+        ("kwdefaults", _keyword_defaults(function), None),
         ("annotations", _annotations(function), {}),
         ("type_params", getattr(function, "__type_params__", ()), ()),
     )
     state.update((name, value) for name, value, default in values if value is not default and not _is_equal(value, default))
     return state
+
+
+def _defaults(function: types.FunctionType) -> tuple[Any, ...] | None:
+    values = function.__defaults__
+    return values and tuple([in_order(lambda: values[i]) for i in range(len(values))])  # noqa: B023
+
+
+def _keyword_defaults(function: types.FunctionType) -> dict[str, Any] | None:
+    values: Any = function.__kwdefaults__
+    return values and {interned(name): in_order(lambda: values[name]) for name in values}  # noqa: B023
 
 
 def _is_equal(value: Any, default: Any) -> bool:
@@ -491,8 +510,8 @@ def reduce_module(module: types.ModuleType, pickler: Any) -> tuple[Any, ...]:
     variables = static_vars(module)
     context: ByValue = pickler.by_value
     stand_in = context.namespace(variables)
-    bare = stand_in.module if isinstance(stand_in, ModuleNamespace) else context.keep(BareModule(name, module.__doc__))
-    contents = {sys.intern(key): value for key, value in variables.items() if key not in _NOT_CONTENTS}
+    bare = stand_in.module if isinstance(stand_in, ModuleNamespace) else context.keep(BareModule(interned(name), module.__doc__))
+    contents = {interned(key): value for key, value in variables.items() if key not in _NOT_CONTENTS}
     cls = None if type(module) is types.ModuleType else type(module)
     return restore.same_module, (bare,), (cls, contents), None, None, restore.fill_module
 
