@@ -118,6 +118,9 @@ _COMMON: Final = frozenset(
 )  # fmt: skip
 
 
+#: Up to this size copying bytes costs less than making a buffer of them.
+_SMALL: Final = 1 << 14
+
 # -- pickling ----------------------------------------------------------------------------------------------------------
 
 
@@ -201,7 +204,7 @@ def reduce_tensor(tensor: torch.Tensor, pickler: Any) -> Any:
         data = pickler.by_value.keep(tensor.detach())
     else:
         dump.owners[storage._cdata] = (tensor, storage)
-        data = _bytes_of(storage, pickler, tensor if kind == _PLAIN else None)
+        data = _bytes_of(storage, pickler)
     arguments = (cls, data, tensor.dtype, tuple(tensor.size()), *_trailing(tensor, data, kind))
     state = _state_of(tensor, cls)
     if state is None:
@@ -235,25 +238,18 @@ def _place(device: torch.device) -> dict[str, Any]:
     return options
 
 
-def _bytes_of(storage: torch.UntypedStorage, pickler: Any, tensor: torch.Tensor | None = None) -> Any:
-    """The bytes of a storage as a buffer, where the protocol knows buffers.
-
-    Args:
-        storage: the storage.
-        pickler: the running pickler.
-        tensor: one that lies on it: if it is all there is, its memory is at hand faster.
-    """
+def _bytes_of(storage: torch.UntypedStorage, pickler: Any) -> Any:
+    """The bytes of a storage; as a buffer where the protocol knows buffers and there is something to be gained."""
     if storage.device.type != "cpu":
-        storage, tensor = storage.cpu(), None
-    if tensor is not None and _covers(tensor, storage) and tensor.dim() and tensor.is_contiguous():
-        flat = tensor.data.view(torch.uint8)
-    else:
-        flat = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+        storage = storage.cpu()
+    size = storage.nbytes()
+    if pickler.protocol < 5 or (size <= _SMALL and getattr(pickler, "buffer_callback", None) is None):
+        return ctypes.string_at(storage.data_ptr(), size)
+    flat = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
     try:
-        exporter: Any = flat.numpy()
+        return pickle.PickleBuffer(flat.numpy())
     except RuntimeError:  # torch works without numpy, and then exports its memory to nobody
-        exporter = bytearray(ctypes.string_at(storage.data_ptr(), storage.nbytes()))
-    return pickle.PickleBuffer(exporter) if pickler.protocol >= 5 else memoryview(exporter).tobytes()
+        return pickle.PickleBuffer(bytearray(ctypes.string_at(storage.data_ptr(), size)))
 
 
 def _covers(tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
