@@ -356,7 +356,7 @@ def _move(function: types.FunctionType, text: tuple[str, int] | None) -> tuple[t
         # Not its own file's name: what is there, or will be there where it is loaded, is not the text of this function.
         filename = code.co_filename if code.co_filename == "<string>" else f"<safepickle {code.co_name.strip('<>')}>"
         return restore.renamed(code, filename), None
-    filename = restore.source_file(function, *text)
+    filename = interned(restore.source_file(function, *text))
     return restore.renamed(code, filename), (filename, *text)
 
 

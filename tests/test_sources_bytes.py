@@ -41,9 +41,7 @@ Shape.register(float)
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    "Without this docstring, dataclass would write one that shows the set in the order of its table."
     name: str = "n"
-    tags: frozenset = frozenset({"x", "y", "z", "w"})
     colors: typing.ClassVar = {Color.RED, Color.BLUE}
 
 class Point(typing.NamedTuple):
