@@ -1,7 +1,7 @@
 """Does this object survive, and does it still work on the other side?
 
-The object is pickled, loaded in a fresh interpreter and used there. That finds what a round trip in one process cannot: modules that exist
-only here, names that only this script has, locks on which the first use waits for ever.
+The object is pickled, loaded in a fresh interpreter and used there. That finds what a round trip in one process cannot:
+modules that exist only here, names that only this script has, locks on which the first use waits for ever.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def check(
 ) -> Checked:
     """Pickle an object, load it in a fresh interpreter, and use what came back.
 
-    The interpreter starts where another script beside this one would: in the working directory, with the environment and the
-    script's folder on its path, and without what this process has changed since.
+    The interpreter starts where another script beside this one would: in the working directory, with the environment
+    and the script's folder on its path, and without what this process has changed since.
 
     Args:
         obj: the object.
@@ -125,7 +125,7 @@ def check(
     return _in_thread(data, call, seconds, timeout)
 
 
-# -- on this side ----------------------------------------------------------------------------------------------------------
+# -- on this side ------------------------------------------------------------------------------------------------------
 
 _CHILD: Final = """
 import sys
@@ -201,7 +201,9 @@ def _outcome(folder: Path, status: int, size: int, seconds: dict[str, float], ti
             raise CheckError(stage, f"it was not done after {timeout:g} s", stack, output) from None
         raise CheckError(stage, _ending(status), stack, output) from None
     if "error" in result:
-        raise CheckError(result["stage"], result["error"] + _explained(result.get("missing")), result["traceback"], output)
+        raise CheckError(
+            result["stage"], result["error"] + _explained(result.get("missing")), result["traceback"], output
+        )
     value = None
     if folder.joinpath("value").exists():
         value = loads(folder.joinpath("value").read_bytes())
@@ -262,7 +264,7 @@ def _in_thread(data: bytes, call: bytes | None, seconds: dict[str, float], timeo
     return Checked(len(data), {**seconds, **times}, value, None if call is None else _short_repr(value))
 
 
-# -- on the other side -----------------------------------------------------------------------------------------------------
+# -- on the other side -------------------------------------------------------------------------------------------------
 
 
 def _load_and_use(data: bytes, call: bytes | None, enter: Callable[[str], Any]) -> tuple[Any, dict[str, float]]:

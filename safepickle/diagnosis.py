@@ -27,7 +27,9 @@ class Details(NamedTuple):
     hint: str | None
 
 
-def describe(verb: str, error: Exception, obj: Any, found: tuple[Walk | None, Node | None, Exception] | None) -> Details:
+def describe(
+    verb: str, error: Exception, obj: Any, found: tuple[Walk | None, Node | None, Exception] | None
+) -> Details:
     """Put together the message of an error.
 
     Args:
@@ -87,14 +89,15 @@ def _is_refusal(error: BaseException) -> bool:
     return isinstance(error, PicklingError)
 
 
-# -- nested too deep ---------------------------------------------------------------------------------------------------------------
+# -- nested too deep ---------------------------------------------------------------------------------------------------
 
 #: With fewer steps than this a recursion is that of the object's own method.
 _MANY: Final = 50
 
 _DEPTH_HINT: Final = (
-    "keep the links in a list instead of in each other, in the object or in what its __getstate__ returns; for objects whose own "
-    "__reduce__ or __deepcopy__ recurses, a thread with a larger threading.stack_size() and sys.setrecursionlimit() may do"
+    "keep the links in a list instead of in each other, in the object or in what its __getstate__ returns; for objects "
+    "whose own __reduce__ or __deepcopy__ recurses, a thread with a larger threading.stack_size() and "
+    "sys.setrecursionlimit() may do"
 )
 
 
@@ -110,7 +113,7 @@ def _about_depth(steps: list[Segment], walk: Walk | None) -> list[str]:
     return [line]
 
 
-# -- hints -----------------------------------------------------------------------------------------------------------------------------
+# -- hints -------------------------------------------------------------------------------------------------------------
 
 
 def hint_for(verb: str, node: Node, steps: list[Segment], path: str) -> str:
@@ -126,12 +129,15 @@ def hint_for(verb: str, node: Node, steps: list[Segment], path: str) -> str:
     holder = _holder(steps)
     if holder is not None:
         name, state = holder
-        return f"register a reducer for it, or drop it in __getstate__ of {name}: def __getstate__(self): return {state}"
-    return f"register a reducer for it; this one loads None: safepickle.register({expression}, lambda it: (type(None), ()))"
+        return (
+            f"register a reducer for it, or drop it in __getstate__ of {name}: def __getstate__(self): return {state}"
+        )
+    line = f"safepickle.register({expression}, lambda it: (type(None), ()))"
+    return f"register a reducer for it; this one loads None: {line}"
 
 
 def _holder(steps: list[Segment]) -> tuple[str, str] | None:
-    """The class of the last instance on the way, if it is the user's to change, and what its ``__getstate__`` may return."""
+    """The class of the last instance on the way, if it is the user's, and what its ``__getstate__`` may return."""
     for step in reversed(steps):
         if step.attribute is None:
             continue

@@ -1,8 +1,9 @@
 """What went wrong, and where in the object?
 
-One hierarchy under :class:`pickle.PickleError`. A failure of pickling is a :class:`PicklingError` *and* of the type that
-the standard library would have raised, so that code which catches that keeps working. Its first line names the culprit and the path to
-it, which is found by a second look at the object after the failure: nothing here runs as long as nothing fails.
+One hierarchy under :class:`pickle.PickleError`. A failure of pickling is a :class:`PicklingError` *and* of the type
+that the standard library would have raised, so that code which catches that keeps working. Its first line names the
+culprit and the path to it, which is found by a second look at the object after the failure: nothing here runs as long
+as nothing fails.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ class PicklingError(pickle.PicklingError):
     """An object cannot be pickled; the message says which one and where it is.
 
     Attributes:
-        path: where the culprit is, in Python syntax from the root, which is called ``obj``; ``None`` where it was not found.
+        path: where the culprit is, in Python syntax from the root, which is called ``obj``; ``None`` where it was not
+            found.
         type_name: the type of the culprit.
         reason: what the standard library, a rule or the object's own method said.
         hint: what to do about it.
@@ -54,7 +56,7 @@ def class_name(cls: type) -> str:
     return cls.__qualname__ if cls.__module__ in ("builtins", None) else f"{cls.__module__}.{cls.__qualname__}"
 
 
-# -- what a rule did wrong ---------------------------------------------------------------------------------------------------------
+# -- what a rule did wrong ---------------------------------------------------------------------------------------------
 
 
 def check_reduced(rule: Any, obj: Any, reduced: Any) -> None:
@@ -77,13 +79,13 @@ def check_reduced(rule: Any, obj: Any, reduced: Any) -> None:
         return
     raise _of_rule(
         PicklingError, obj,
-        f"the {rule} returned {problem}; expected a string, NotImplemented or a tuple (callable, arguments[, state[, list items"
-        "[, dict items[, state setter]]]])",
+        f"the {rule} returned {problem}; expected a string, NotImplemented or a tuple (callable, arguments[, state"
+        "[, list items[, dict items[, state setter]]]])",
     )  # fmt: skip
 
 
 def reducer_failed(rule: Any, obj: Any, error: Exception) -> Exception:
-    """The error to raise when a rule's function has raised; an error about something inside the object stays as it is."""
+    """The error to raise when a rule's function has raised; one about something inside the object stays as it is."""
     if isinstance(error, (PicklingError, RecursionError)):
         return error
     reason = f"the {rule} raised {_said(error, always_typed=True)}"
@@ -93,7 +95,9 @@ def reducer_failed(rule: Any, obj: Any, error: Exception) -> Exception:
 
 
 def _of_rule(kind: type[PicklingError], obj: Any, reason: str) -> PicklingError:
-    return _described(kind(f"cannot pickle {type_name(obj)!r}: {reason}"), reason=reason, type_name=type_name(obj))  # type: ignore[no-any-return]
+    made = kind(f"cannot pickle {type_name(obj)!r}: {reason}")
+    made.reason, made.type_name = reason, type_name(obj)
+    return made
 
 
 def _described(error: Any, **attributes: Any) -> Any:
@@ -109,7 +113,7 @@ def _said(error: BaseException, *, always_typed: bool = False) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-# -- an error of two types -----------------------------------------------------------------------------------------------------------
+# -- an error of two types ---------------------------------------------------------------------------------------------
 
 _HEAP_TYPE: Final = 1 << 9
 _made: dict[tuple[type, type], type[Exception] | None] = {}
@@ -132,7 +136,9 @@ def combined(kind: type[Exception], error: BaseException, message: str) -> Excep
     return made
 
 
-def combined_by_type(kind: type[Exception], original: type[Exception], message: str, attributes: dict[str, Any]) -> Exception:
+def combined_by_type(
+    kind: type[Exception], original: type[Exception], message: str, attributes: dict[str, Any]
+) -> Exception:
     """As :func:`combined`, from what was kept of such an error in a pickle."""
     cls = _combined_class(kind, original)
     made = None if cls is None else _bare_instance(cls, original, ())
@@ -153,14 +159,20 @@ def _combined_class(kind: type[Exception], original: type[BaseException]) -> typ
         return _made[key]
     bases = (original,) if issubclass(original, kind) else (kind, original)
     namespace = {
-        "__module__": __name__, "__doc__": kind.__doc__, "__str__": BaseException.__str__, "__reduce__": _reduce_combined,
-        "_kind": kind, "_original": original,
-    }  # fmt: skip
+        "__module__": __name__,
+        "__doc__": kind.__doc__,
+        "__str__": BaseException.__str__,
+        "__reduce__": _reduce_combined,
+        "_kind": kind,
+        "_original": original,
+    }
     try:
         cls: type[Exception] | None = type(kind.__name__, bases, namespace)
     except Exception:  # two layouts, a metaclass, a class that may not be derived from
         cls = None
-    if not original.__flags__ & _HEAP_TYPE:  # a class that was made at run time must not live for ever because it failed once
+    if (
+        not original.__flags__ & _HEAP_TYPE
+    ):  # a class that was made at run time must not live for ever because it failed once
         _made[key] = cls
     return cls
 
@@ -169,7 +181,9 @@ def _reduce_combined(error: Any) -> tuple[Any, ...]:
     """Errors go through process pools, by plain pickle: what matters goes along, the objects that failed do not."""
     from .restore import make_error
 
-    plain = {name: value for name, value in error.__dict__.items() if type(value) in (str, int, float, bool, type(None))}
+    plain = {
+        name: value for name, value in error.__dict__.items() if type(value) in (str, int, float, bool, type(None))
+    }
     if notes := getattr(error, "__notes__", None):
         plain["__notes__"] = [str(note) for note in notes]
     return make_error, (error._kind.__name__, error._original, str(error), plain)
@@ -202,7 +216,7 @@ def _copy_attributes(error: BaseException, made: Exception) -> None:
                 continue
 
 
-# -- a failed dump or copy -------------------------------------------------------------------------------------------------------------
+# -- a failed dump or copy ---------------------------------------------------------------------------------------------
 
 
 def translate_pickling_error(error: Exception, obj: Any, pickler: Any) -> Exception:
@@ -257,7 +271,7 @@ def _second_look(error: Exception, obj: Any, pickler: Any) -> Any:
     attributes = pickler.__dict__
     before = {name: attributes[name] for name in ("by_value", "canonical") if name in attributes}
     try:
-        # Nothing will be loaded, so that rules need no identity of what goes by value: making one asks for all parts at once.
+        # Nothing will be loaded, so rules need no identity of what goes by value: to make one asks all its parts.
         for canonical in (True, False):
             attributes.update(by_value=ByValue(), canonical=canonical)
             walk = Walk(obj, PickleQuestions(pickler))

@@ -1,7 +1,7 @@
 """Why can a pickle not be loaded, and what would be needed?
 
-After a failure the pickle is read a second time without running it, up to the operation that failed. For names that are not there
-the nearest ones that are get looked up.
+After a failure the pickle is read a second time without running it, up to the operation that failed. For names that are
+not there the nearest ones that are get looked up.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Stop(NamedTuple):
 def translate_unpickling_error(
     error: Exception, file: Any, start: int | None, *, fix_imports: bool = True, own_find_class: bool = False
 ) -> Exception:
-    """The error to raise for a failed load, its cause set: as the original, and saying where it ended and what is missing.
+    """The error to raise for a failed load, its cause set: as the original, saying where it ended and what is missing.
 
     Args:
         error: what the unpickler raised.
@@ -94,7 +94,7 @@ class _Reread:
         self._start = start
         self._before = self.file.tell()
 
-    def __enter__(self) -> _Reread:
+    def __enter__(self) -> _Reread:  # noqa: PYI034
         self.rewind()
         return self
 
@@ -123,12 +123,18 @@ def _message(error: Exception, stop: Stop | None, hint: str | None) -> str:
     what, lines = "the pickle", [f"reason: {_said(error)}"]
     if stop is not None and stop.name is not None:
         name = repr(_dotted(stop.name))
-        what = name if stop.missing else f"the pickle: {'filling' if stop.opcode == 'BUILD' else 'calling'} {name} failed"
+        what = (
+            name if stop.missing else f"the pickle: {'filling' if stop.opcode == 'BUILD' else 'calling'} {name} failed"
+        )
     place = ""
     if stop is not None and stop.offset is not None:
         place = f" at byte {stop.offset}" + (f" (opcode {stop.opcode})" if stop.opcode else "")
         if stop.alike:
-            place += f", or at one of the {stop.alike} like it that follow" if stop.alike > 1 else ", or at the next one like it"
+            place += (
+                f", or at one of the {stop.alike} like it that follow"
+                if stop.alike > 1
+                else ", or at the next one like it"
+            )
     if hint is not None:
         lines.append(f"hint: {hint}")
     return "\n  ".join([f"cannot load {what}{place}", *lines])
@@ -138,7 +144,7 @@ def _dotted(name: Global) -> str:
     return ".".join(part for part in (name.module if name.module != "builtins" else "", name.name) if part)
 
 
-# -- where it ended ------------------------------------------------------------------------------------------------------------
+# -- where it ended ----------------------------------------------------------------------------------------------------
 
 
 def _find_stop(error: Exception, pickled: _Reread, fix_imports: bool, own_find_class: bool) -> Stop | None:
@@ -212,7 +218,12 @@ def _mapped(name: Global) -> Global:
 def _reference_in(call: Call) -> Global | None:
     """The name that a function of ours is asked to resolve."""
     callee, arguments = call
-    if not isinstance(callee, Global) or callee.module != _RESTORE or not isinstance(arguments, tuple) or len(arguments) < 2:
+    if (
+        not isinstance(callee, Global)
+        or callee.module != _RESTORE
+        or not isinstance(arguments, tuple)
+        or len(arguments) < 2
+    ):
         return None
     module, name = arguments[:2]
     if not isinstance(module, str) or not isinstance(name, str) or not all(map(str.isidentifier, module.split("."))):
@@ -261,7 +272,7 @@ def _stop_by_text(error: Exception) -> Stop | None:
     return None if found is None else Stop(None, None, Global(found[2], found[1]), missing=True)
 
 
-# -- what to do ------------------------------------------------------------------------------------------------------------------
+# -- what to do --------------------------------------------------------------------------------------------------------
 
 
 def _hint(error: Exception, stop: Stop | None, pickled: _Reread | None) -> str | None:
@@ -300,7 +311,8 @@ _MAGIC: Final = {
 def _hint_for_name(name: Global) -> str | None:
     if name.module in ("__main__", "__mp_main__"):
         leaf = name.name.partition(".")[0]
-        return f"{leaf!r} was defined in the script that wrote the pickle: define it here before loading, or move it to a module"
+        where = "was defined in the script that wrote the pickle"
+        return f"{leaf!r} {where}: define it here before loading, or move it to a module"
     found = suggestions(name.module, name.name)
     if not found:
         return "install or import what defines it, or map the name in Unpickler.find_class"

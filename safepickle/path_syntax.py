@@ -1,8 +1,9 @@
 """How is the way from the root to a part written down?
 
-In Python syntax, as one would type it: ``obj.layers[3].cache['log']._file``. Wherever the way goes along attributes, items, closures,
-globals and defaults the text can be evaluated and leads to the part. Functions and classes that travel by value, and reduce values,
-have their parts shown as what they are in the object and not as the tuples that are pickled.
+In Python syntax, as one would type it: ``obj.layers[3].cache['log']._file``. Wherever the way goes along attributes,
+items, closures, globals and defaults the text can be evaluated and leads to the part. Functions and classes that travel
+by value, and reduce values, have their parts shown as what they are in the object and not as the tuples that are
+pickled.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def notes_of(steps: list[Segment]) -> list[str]:
     return list(dict.fromkeys(step.note for step in steps if step.note is not None))
 
 
-# -- the whole path --------------------------------------------------------------------------------------------------------------
+# -- the whole path ----------------------------------------------------------------------------------------------------
 
 
 def join(steps: list[Segment], root: str = ROOT, *, splits: int = 3) -> str:
@@ -96,7 +97,11 @@ def _text(steps: list[Segment], text: str) -> str:
 
 
 def repetition(steps: list[Segment]) -> tuple[int, int, int] | None:
-    """Where a path repeats itself most: the first step, the number of steps in the repeating part, and how often; ``None`` if nowhere."""
+    """Where a path repeats itself most.
+
+    Returns:
+        The first step, the number of steps in the repeating part, and how often it comes; ``None`` if nothing repeats.
+    """
     texts = [step.before + step.after for step in steps]
     best: tuple[int, int, int] | None = None
     for length in range(1, 9):
@@ -117,7 +122,12 @@ def _through_modules(steps: list[Segment]) -> list[Segment]:
     found: list[Segment] = []
     for step in steps:
         previous = found[-1] if found else None
-        if previous is not None and previous.attribute in _MODULE_TABLES and type(step.key) is str and _is_torch_module(previous.holder):
+        if (
+            previous is not None
+            and previous.attribute in _MODULE_TABLES
+            and type(step.key) is str
+            and _is_torch_module(previous.holder)
+        ):
             found[-1] = Segment(_module_item(previous.holder, step.key), holder=previous.holder, attribute=step.key)
         else:
             found.append(step)
@@ -144,7 +154,7 @@ def _module_item(holder: Any, name: str) -> str:
     return _attribute(name)
 
 
-# -- one step ----------------------------------------------------------------------------------------------------------------------
+# -- one step ----------------------------------------------------------------------------------------------------------
 
 
 def _segment(chain: list[Node], position: int) -> tuple[Segment, int]:
@@ -218,7 +228,7 @@ def _from_state(chain: list[Node], position: int) -> tuple[Segment, int] | None:
 
 
 def _from_attribute(chain: list[Node], position: int) -> tuple[Segment, int] | None:
-    """Through tuples and lists that were made for the occasion to the first object that is an attribute of the holder."""
+    """Through tuples and lists that were made for the occasion, to the first attribute of the holder."""
     holder = chain[position].obj
     attributes = _attributes_by_id(holder)
     for distance, node in enumerate(_ahead(chain, position), start=1):
@@ -244,7 +254,9 @@ def _attributes_by_id(holder: Any) -> dict[int, str]:
     if issubclass(type(holder), tuple):
         names = getattr(type(holder), "_fields", None)
         for index, value in enumerate(tuple.__iter__(holder)):
-            found.setdefault(id(value), f".{names[index]}" if isinstance(names, tuple) and len(names) > index else f"[{index}]")
+            found.setdefault(
+                id(value), f".{names[index]}" if isinstance(names, tuple) and len(names) > index else f"[{index}]"
+            )
     return found
 
 
@@ -259,7 +271,11 @@ def _from_reduction(chain: list[Node], position: int) -> tuple[Segment, int]:
         return Segment(".__getstate__()", holder=holder), 1
     if step.kind in _REDUCE_ITEMS:
         text = _REDUCE_ITEMS[step.kind].format(step.detail)
-        call = "__reduce__()" if _defines(holder, "__reduce__") and not _defines(holder, "__reduce_ex__") else "__reduce_ex__(4)"
+        call = (
+            "__reduce__()"
+            if _defines(holder, "__reduce__") and not _defines(holder, "__reduce_ex__")
+            else "__reduce_ex__(4)"
+        )
         return Segment(f".{call}{text}", holder=holder), 1
     kind = type(node.obj).__qualname__
     return Segment(f".<persistent id, a {kind}>" if step.kind == "persistent id" else f".<a {kind}>", holder=holder), 1
@@ -273,7 +289,7 @@ def _defines(holder: Any, name: str) -> bool:
     return any(name in vars(cls) for cls in type(holder).__mro__ if cls is not object)
 
 
-# -- objects with a syntax of their own ----------------------------------------------------------------------------------------------
+# -- objects with a syntax of their own --------------------------------------------------------------------------------
 
 Syntax = Callable[[list[Node], int], "tuple[Segment, int] | None"]
 
@@ -360,16 +376,22 @@ def _closure(holder: Any, name: str, index: int, *, contents: bool) -> Segment:
     if not contents:
         return Segment(text, holder=holder)
     variable = holder.__code__.co_freevars[index]
-    return Segment(f"{text}.cell_contents", holder=holder, note=f"in closure variable {variable!r} of function {name!r}")
+    return Segment(
+        f"{text}.cell_contents", holder=holder, note=f"in closure variable {variable!r} of function {name!r}"
+    )
 
 
 def _default(holder: Any, name: str, which: Any) -> Segment:
     code = holder.__code__
     if type(which) is str:
-        return Segment(f".__kwdefaults__[{which!r}]", holder=holder, note=f"in the default of {which!r} of function {name!r}")
+        return Segment(
+            f".__kwdefaults__[{which!r}]", holder=holder, note=f"in the default of {which!r} of function {name!r}"
+        )
     first = code.co_argcount - len(holder.__defaults__)
     variable = code.co_varnames[first + which]
-    return Segment(f".__defaults__[{which}]", holder=holder, note=f"in the default of {variable!r} of function {name!r}")
+    return Segment(
+        f".__defaults__[{which}]", holder=holder, note=f"in the default of {variable!r} of function {name!r}"
+    )
 
 
 def _class(chain: list[Node], position: int) -> tuple[Segment, int] | None:
@@ -429,7 +451,7 @@ def _own_syntax_by_reduction(reduced: Any) -> Syntax | None:
         return None
 
 
-# -- the parts that one sees -------------------------------------------------------------------------------------------------------------
+# -- the parts that one sees -------------------------------------------------------------------------------------------
 
 _NUMBERS: Final = frozenset({type(None), bool, int, float})
 

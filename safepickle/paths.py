@@ -1,9 +1,9 @@
 """Which part of an object was it that failed, and how does one get there from the root?
 
-After a failure the object is walked a second time: in the order in which the pickler went, with the same questions to the same
-functions, but nothing is written and nothing built. The walk is iterative, so that any depth will do, knows each object by its id
-while it keeps it alive, and ends after a number of objects or seconds. It consumes no iterator that an object holds, only the fresh
-ones in reduce values, as the pickler does.
+After a failure the object is walked a second time: in the order in which the pickler went, with the same questions to
+the same functions, but nothing is written and nothing built. The walk is iterative, so that any depth will do, knows
+each object by its id while it keeps it alive, and ends after a number of objects or seconds. It consumes no iterator
+that an object holds, only the fresh ones in reduce values, as the pickler does.
 
 A failed copy leaves better evidence: the stack of the exception holds the very objects that were being copied.
 """
@@ -38,8 +38,9 @@ class Step(NamedTuple):
     """How a part hangs on its owner.
 
     Attributes:
-        kind: ``item``, ``key``, ``element`` of a builtin container; ``function``, ``argument``, ``state``, ``list item``, ``dict key``,
-            ``dict item``, ``setter`` of a reduce value; ``attribute`` where it was found without asking; ``persistent id``;
+        kind: ``item``, ``key``, ``element`` of a builtin container; ``function``, ``argument``, ``state``,
+            ``list item``, ``dict key``, ``dict item``, ``setter`` of a reduce value; ``attribute``, ``cell``,
+            ``cell contents``, ``default``, ``keyword default`` where it was found without asking; ``persistent id``;
             ``unknown``.
         detail: the key, the index or the name.
         position: the position where ``detail`` is a key.
@@ -88,7 +89,7 @@ class Finding(NamedTuple):
 Parts = Iterable[tuple[Step, Any]]
 
 
-# -- the walk --------------------------------------------------------------------------------------------------------------------
+# -- the walk ----------------------------------------------------------------------------------------------------------
 
 
 class Walk:
@@ -107,7 +108,9 @@ class Walk:
         gave_up: whether the walk ended early, at its limits.
     """
 
-    def __init__(self, root: Any, questions: Any, *, objects: int = MOST_OBJECTS, seconds: float = MOST_SECONDS) -> None:
+    def __init__(
+        self, root: Any, questions: Any, *, objects: int = MOST_OBJECTS, seconds: float = MOST_SECONDS
+    ) -> None:
         self._questions = questions
         self._objects = objects
         self._seconds = seconds
@@ -220,7 +223,7 @@ def slots_of(obj: Any) -> list[tuple[str, Any]]:
     return found
 
 
-# -- what the pickler asks -------------------------------------------------------------------------------------------------------
+# -- what the pickler asks ---------------------------------------------------------------------------------------------
 
 
 class _Judge(pickle.Pickler):
@@ -330,13 +333,14 @@ def holds_no_objects(cls: type, obj: Any) -> bool:
     return module == "torch.storage" and cls.__name__ == "UntypedStorage"
 
 
-# -- what the copier asks --------------------------------------------------------------------------------------------------------
+# -- what the copier asks ----------------------------------------------------------------------------------------------
 
 
 class CopyQuestions:
     """Asks what :func:`safepickle.deepcopy` asks, without building copies.
 
-    A ``__deepcopy__`` method or a copy function cannot be asked for parts; what such an object holds in its attributes stands for them.
+    A ``__deepcopy__`` method or a copy function cannot be asked for parts; what such an object holds in its attributes
+    stands for them.
     """
 
     verb = "copy"
@@ -403,11 +407,11 @@ def _is_set(cell: Any) -> bool:
     return True
 
 
-# -- what the stack of a failed copy shows -----------------------------------------------------------------------------------------
+# -- what the stack of a failed copy shows -----------------------------------------------------------------------------
 
 
 def chain_of_copy(error: BaseException, root: Any) -> Node:
-    """The object that was being copied when the error was raised, with the way to it, as the frames of the copier say."""
+    """The object that was being copied when the error was raised, with the way to it, as the copier's frames say."""
     node = Node(root)
     locals_of_owner: list[dict[str, Any]] = []
     traceback = error.__traceback__

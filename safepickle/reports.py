@@ -1,4 +1,4 @@
-"""What will happen to this object, before it is tried: what cannot go, what goes by name, what by value, and how large is it?"""
+"""What will happen to this object: what cannot go, what goes by name, what by value, and how large is it?"""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class Report:
     remarks: list[str] = field(default_factory=list)
 
     def can(self, verb: str) -> bool:
-        """Whether nothing was found that keeps the object from being pickled (``"pickle"``) or deep-copied (``"copy"``)."""
+        """Whether nothing was found that keeps it from being pickled (``"pickle"``) or deep-copied (``"copy"``)."""
         return not any(problem.verb == verb for problem in self.problems)
 
     def title(self) -> str:
@@ -166,7 +166,8 @@ _VERBS: Final = {"pickle": "pickled", "copy": "deep-copied"}
 def explain(obj: Any, *, registry: Registry | None = None, protocol: int | None = None) -> Report:
     """Say what pickling and deep-copying an object would do, without stopping at the first thing that cannot go.
 
-    The object's own methods of pickling are asked, as pickling would; a small object is also copied. Nothing is written.
+    The object's own methods of pickling are asked, as pickling would; a small object is also copied. Nothing is
+    written.
 
     Args:
         obj: the object.
@@ -191,7 +192,7 @@ def explain(obj: Any, *, registry: Registry | None = None, protocol: int | None 
     return report
 
 
-# -- pickling ------------------------------------------------------------------------------------------------------------
+# -- pickling ----------------------------------------------------------------------------------------------------------
 
 
 class _Counter:
@@ -373,7 +374,7 @@ def _problem(verb: str, finding: Finding, root: Any) -> Problem:
     )
 
 
-# -- copying -------------------------------------------------------------------------------------------------------------
+# -- copying -----------------------------------------------------------------------------------------------------------
 
 
 def _try_copying(report: Report, obj: Any, registry: Registry) -> None:
@@ -447,7 +448,7 @@ class _Sharing(CopyQuestions):
         return any(isinstance(rule.copy, Share) and rule.copy(obj) is obj for rule in rules)
 
 
-# -- showing -------------------------------------------------------------------------------------------------------------
+# -- showing -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -469,7 +470,11 @@ def _tree(report: Report) -> _Entry:
         _add(root, f"cannot be {participle}", [_problem_entry(problem) for problem in problems])
     _add(root, "by name", [_Entry(f"{one.name}  at {one.path}") for one in report.by_name])
     _add(root, "by value", [_code_entry(code) for code in sorted(report.by_value, key=lambda code: -code.size)])
-    _add(root, "shared by deep copies", [_Entry(f"{one.count} × {one.type_name}  at {one.path}") for one in report.shared])
+    _add(
+        root,
+        "shared by deep copies",
+        [_Entry(f"{one.count} × {one.type_name}  at {one.path}") for one in report.shared],
+    )
     _add(root, "size by part", _part_entries(report.parts, report.size or 0))
     _add(root, "remarks", [_Entry(remark) for remark in report.remarks])
     return root

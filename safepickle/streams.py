@@ -1,7 +1,8 @@
 """What does a pickle do, operation by operation, without running it?
 
-The operations are read by :mod:`pickletools` and followed on a stack of stand-ins: strings, numbers and tuples of them are known, and
-which names are imported and called with what; everything else is unknown. Nothing is imported and nothing called.
+The operations are read by :mod:`pickletools` and followed on a stack of stand-ins: strings, numbers and tuples of them
+are known, and which names are imported and called with what; everything else is unknown. Nothing is imported and
+nothing called.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ class Made(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A callable with its arguments, as far as both are known. For ``BUILD`` the callee is the object and the argument its state."""
+    """A callable with its arguments, as far as both are known.
+
+    For ``BUILD`` the callee is the object, and its state stands for the arguments.
+    """
 
     callee: Any
     arguments: Any

@@ -35,7 +35,8 @@ class Unpickler(pickle.Unpickler):
         """The object of the next pickle in the file.
 
         Raises:
-            UnpicklingError: the pickle is malformed, or names something that is not here; says where in the file, and what.
+            UnpicklingError: the pickle is malformed, or names something that is not here; says where in the file, and
+                what.
         """
         file = getattr(self, "_file", None)
         start = None if file is None else _position_of(file)
@@ -56,7 +57,9 @@ def _position_of(file: Any) -> int | None:
     return None
 
 
-def _raise_translated(error: Exception, source: Any, start: int | None, fix_imports: bool, own: bool = False) -> NoReturn:
+def _raise_translated(
+    error: Exception, source: Any, start: int | None, fix_imports: bool, own: bool = False
+) -> NoReturn:
     """Raise the error that says where and what; to be called while ``error`` is being handled."""
     from .loading import translate_unpickling_error
 
@@ -67,7 +70,12 @@ def _raise_translated(error: Exception, source: Any, start: int | None, fix_impo
 
 
 def load(
-    file: Any, *, fix_imports: bool = True, encoding: str = "ASCII", errors: str = "strict", buffers: Iterable[Any] | None = ()
+    file: Any,
+    *,
+    fix_imports: bool = True,
+    encoding: str = "ASCII",
+    errors: str = "strict",
+    buffers: Iterable[Any] | None = (),
 ) -> Any:
     """Load an object from a file. Arguments as for :func:`pickle.load`. Runs code of the pickle's choice.
 
@@ -82,7 +90,13 @@ def load(
 
 
 def loads(
-    data: Any, /, *, fix_imports: bool = True, encoding: str = "ASCII", errors: str = "strict", buffers: Iterable[Any] | None = ()
+    data: Any,
+    /,
+    *,
+    fix_imports: bool = True,
+    encoding: str = "ASCII",
+    errors: str = "strict",
+    buffers: Iterable[Any] | None = (),
 ) -> Any:
     """Load an object from bytes. Arguments as for :func:`pickle.loads`. Runs code of the pickle's choice.
 

@@ -73,7 +73,9 @@ def failure(obj, *arguments, call=safepickle.dumps, **options):
 
 
 @pytest.mark.parametrize("call", [safepickle.dumps, safepickle.deepcopy, safepickle.copy])
-@pytest.mark.parametrize("kind", [TypeError, AttributeError, ValueError, KeyError, RuntimeError, OSError, ZeroDivisionError])
+@pytest.mark.parametrize(
+    "kind", [TypeError, AttributeError, ValueError, KeyError, RuntimeError, OSError, ZeroDivisionError]
+)
 def test_an_error_is_of_our_type_and_of_the_originals(kind, call):
     original = kind("as it was")
     error = failure([Bad(original)] if call is not safepickle.copy else Bad(original), call=call)
@@ -162,7 +164,7 @@ def test_the_original_has_the_traceback_into_the_method_that_raised():
     assert names[-1] == "__reduce_ex__"
 
 
-# -- it goes through process pools ---------------------------------------------------------------------------------------
+# -- it goes through process pools -------------------------------------------------------------------------------------
 
 
 def test_an_error_can_be_pickled_by_plain_pickle_with_all_that_it_says():
@@ -208,7 +210,7 @@ def test_a_class_that_is_combined_twice_is_one_class():
     assert type(first) is type(second)
 
 
-# -- what it says ----------------------------------------------------------------------------------------------------------
+# -- what it says ------------------------------------------------------------------------------------------------------
 
 
 def test_a_closure_variable_is_named_with_its_function():
@@ -262,12 +264,14 @@ def test_an_error_inside_a_nested_dump_is_told_whole():
             return bytes, (safepickle.dumps(Box(inner=Bad(TypeError("stays")))),)
 
     error = failure([Nested()])
-    assert str(error).startswith("cannot pickle 'tests.test_errors.test_an_error_inside_a_nested_dump_is_told_whole.<locals>.Nested' at obj[0]\n")
+    assert str(error).startswith(
+        "cannot pickle 'tests.test_errors.test_an_error_inside_a_nested_dump_is_told_whole.<locals>.Nested' at obj[0]\n"
+    )
     assert f"cannot pickle '{__name__}.Bad' at obj.inner" in str(error)
     assert isinstance(error, TypeError)
 
 
-# -- rules -------------------------------------------------------------------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -332,7 +336,7 @@ def test_a_generator_is_refused_with_what_to_do_and_not_consumed():
     assert list(iter_of) == [1, 2]
 
 
-# -- hints work --------------------------------------------------------------------------------------------------------------
+# -- hints work --------------------------------------------------------------------------------------------------------
 
 
 def hinted(error, pattern):
@@ -413,7 +417,7 @@ def test_a_buffer_at_an_old_protocol_gets_a_hint_that_helps():
     assert safepickle.loads(safepickle.dumps([pickle.PickleBuffer(b"abc")], 5)) == [b"abc"]
 
 
-# -- the second look -----------------------------------------------------------------------------------------------------------
+# -- the second look ---------------------------------------------------------------------------------------------------
 
 
 class Counted:
@@ -548,7 +552,7 @@ def test_somebodys_override_and_dispatch_table_are_asked_as_before():
     assert error.path == "obj[0].part"
 
 
-# -- copies --------------------------------------------------------------------------------------------------------------------
+# -- copies ------------------------------------------------------------------------------------------------------------
 
 
 class WithOwnCopy:
@@ -607,7 +611,7 @@ def test_a_copy_below_the_recursion_limit_of_nesting_has_its_path_counted():
     assert error.path == "obj(.next × 3000)"
 
 
-# -- nested too deep -------------------------------------------------------------------------------------------------------------
+# -- nested too deep ---------------------------------------------------------------------------------------------------
 
 
 class Endless:
@@ -657,7 +661,7 @@ def test_nesting_beyond_all_bounds_says_how_deep_and_what_repeats(monkeypatch):
     assert lines[3].startswith("  hint: keep the links in a list")
 
 
-# -- torch -----------------------------------------------------------------------------------------------------------------------
+# -- torch -------------------------------------------------------------------------------------------------------------
 
 
 def torch_model():
@@ -698,7 +702,7 @@ def test_a_path_through_torch_modules_is_as_one_types_it(verb, place, path):
     assert eval(path, {"obj": net}) is culprit
 
 
-# -- loading ---------------------------------------------------------------------------------------------------------------------
+# -- loading -----------------------------------------------------------------------------------------------------------
 
 
 class Filled:
@@ -808,7 +812,12 @@ def test_bytes_that_are_no_pickle_say_where_it_went_wrong(data, offset, opcode, 
 
 @pytest.mark.parametrize(
     ("head", "what"),
-    [(b"\x1f\x8b\x08\x00", "gzip"), (b"<html>", "HTML"), (b"\x93NUMPY\x01\x00", "NumPy"), (b"version https://git-lfs", "LFS")],
+    [
+        (b"\x1f\x8b\x08\x00", "gzip"),
+        (b"<html>", "HTML"),
+        (b"\x93NUMPY\x01\x00", "NumPy"),
+        (b"version https://git-lfs", "LFS"),
+    ],
 )
 def test_files_of_another_kind_are_recognized(head, what):
     assert what in load(head).hint
