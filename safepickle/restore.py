@@ -1482,7 +1482,6 @@ def fill_torch_parametrized(module: Any, state: dict[str, Any]) -> None:
     _skip_torch_hook_ids(state)
     for name in module.__dict__["_modules"]["parametrizations"]:
         parametrize._inject_property(module, name)
-    _skip_torch_hook_ids(state)
 
 
 def fill_torch_optimizer(optimizer: Any, state: tuple[dict[str, Any], bool]) -> None:
@@ -1608,11 +1607,12 @@ def tf_tensor(value: Any, dtype: str) -> Any:
 
 
 def tf_variable(value: Any, options: dict[str, Any]) -> Any:
-    """A variable with that value; outside of any graph or strategy, whoever loads it."""
+    """A variable with that value, an array or a tensor; outside of any graph or strategy, whoever loads it."""
+    import numpy as np
     import tensorflow as tf
     from tensorflow.python.ops.resource_variable_ops import ResourceVariable
 
-    _check(value, tf.Tensor, "the value of a variable")
+    _check(value, (np.ndarray, np.generic, bytes, tf.Tensor), "the value of a variable")
     _check(options, dict, "the options of a variable")
     options = dict(options)
     device = options.pop("device", None)

@@ -17,13 +17,13 @@ from ..copier import copied_in_this_call, is_shared_type, running_call
 from ..reachability import function_parts, reaches
 from ..references import find
 
-__all__ = ["copy_cell", "copy_function", "copy_method"]
+__all__ = ["copy_cell", "copy_function", "copy_method", "entangled"]
 
 
 def copy_function(function: types.FunctionType, memo: dict[Any, Any]) -> Generator[Any, Any, Any]:
     """The function itself, or one that is bound to the copies of what it holds."""
     parts = function_parts(function)
-    if not parts or not _entangled(parts, memo) or find(function, everywhere=False) is not None:
+    if not parts or not entangled(parts, memo) or find(function, everywhere=False) is not None:
         return function
     cells = [_cell_for(cell, memo) for cell in function.__closure__ or ()]
     twin = types.FunctionType(function.__code__, function.__globals__, function.__name__, None, tuple(cells) or None)
@@ -34,15 +34,15 @@ def copy_function(function: types.FunctionType, memo: dict[Any, Any]) -> Generat
             continue
         contents = old.cell_contents
         if _is_filled(new):  # by a function that shares the variable, which may still be at it
-            changed = changed or _entangled([contents], memo)
+            changed = changed or entangled([contents], memo)
             continue
         new.cell_contents = contents
-        if _entangled([contents], memo):
+        if entangled([contents], memo):
             new.cell_contents = copied = yield contents
             changed = changed or copied is not contents
     defaults = list(function.__defaults__ or ())
     for index, value in enumerate(defaults):
-        if _entangled([value], memo):
+        if entangled([value], memo):
             defaults[index] = copied = yield value
             changed = changed or copied is not value
     twin.__defaults__ = tuple(defaults) or None
@@ -50,7 +50,7 @@ def copy_function(function: types.FunctionType, memo: dict[Any, Any]) -> Generat
     twin.__dict__.update(function.__dict__)
     for holder in (twin.__kwdefaults__ or {}, twin.__dict__):
         for name, value in list(holder.items()):
-            if _entangled([value], memo):
+            if entangled([value], memo):
                 holder[name] = copied = yield value
                 changed = changed or copied is not value
     for name in ("__module__", "__qualname__", "__doc__", "__annotations__", "__type_params__"):
@@ -77,7 +77,7 @@ def copy_cell(cell: types.CellType, memo: dict[Any, Any]) -> Generator[Any, Any,
     return twin
 
 
-def _entangled(parts: list[Any], memo: dict[Any, Any]) -> bool:
+def entangled(parts: list[Any], memo: dict[Any, Any]) -> bool:
     """Whether the parts lead to an object that is copied in this call."""
     call = running_call(memo)
     known: set[int] = set() if call is None else call.entangled

@@ -11,15 +11,18 @@ behind; the first call of what comes back compiles. A compiled bound method is b
 from __future__ import annotations
 
 import contextlib
+import sys
 import types
+import weakref
 from collections.abc import Generator
 from typing import Any, Final
 
 import torch
 
 from .. import restore, sources
-from ..references import find, static_vars
+from ..references import Reference, find, static_vars
 from ..registry import SHARE, Registry
+from .closures import entangled
 from .marked import MARKS
 
 __all__ = ["add_rules", "cell_value"]
@@ -58,9 +61,13 @@ def add_rules(registry: Registry) -> None:
         summary=("the settings that it changes", "shared"),
     )  # fmt: skip
     registry.add(
-        torch.nn.Module, reduce_module, subclasses=True, with_pickler=True, origin=ORIGIN,
+        torch.nn.Module, reduce_module, shallow=_as_torch_does, subclasses=True, with_pickler=True, origin=ORIGIN,
         summary=("its attributes; a compiled call by recipe, hooks by value", "the same, bound to the copy"),
     )  # fmt: skip
+
+
+def _as_torch_does(module: Any) -> Any:
+    return NotImplemented
 
 
 # -- reading a recipe off what torch made ------------------------------------------------------------------------------
@@ -208,11 +215,9 @@ def _extras(function: types.FunctionType, target: Any) -> dict[str, Any]:
 
 
 def _same(old: Any, new: Any) -> bool:
-    """Whether the copy of a part of a recipe is no other one."""
+    """Whether the copy of what was compiled is no other one."""
     if old is new:
         return True
-    if type(old) is dict and type(new) is dict:
-        return old.keys() == new.keys() and all(_same(value, new[key]) for key, value in old.items())
     if type(old) is types.MethodType and type(new) is types.MethodType:
         return old.__self__ is new.__self__ and old.__func__ is new.__func__
     return False
@@ -223,7 +228,7 @@ def _same(old: Any, new: Any) -> bool:
 
 def reduce_compiled(function: types.FunctionType, pickler: Any) -> Any:
     """By name if one leads to the compiled function, else by recipe."""
-    reference = find(function)
+    reference = _name_of(function, pickler)
     if reference is not None:
         own = (reference.module, reference.qualname, reference.path) == (function.__module__, function.__qualname__, ())
         return NotImplemented if own else (restore.torch_compiled, tuple(reference))
@@ -235,6 +240,26 @@ def reduce_compiled(function: types.FunctionType, pickler: Any) -> Any:
     extras = _extras(function, target)
     arguments = (target, options)
     return (compile_again, arguments, extras) if extras else (compile_again, arguments)
+
+
+#: For one run of a pickler: the ids of the compiled functions that any module has under any name.
+_named: weakref.WeakKeyDictionary[Any, set[int]] = weakref.WeakKeyDictionary()
+
+
+def _name_of(function: types.FunctionType, pickler: Any) -> Reference | None:
+    """The name of a compiled function; a search of all modules for each of the many that have none would take long."""
+    reference = find(function, everywhere=False)
+    if reference is not None:
+        return reference
+    named = _named.get(pickler.by_value)
+    if named is None:
+        named = _named[pickler.by_value] = {
+            id(value)
+            for module in list(sys.modules.values())
+            for value in list(static_vars(module).values())
+            if type(value) is types.FunctionType and value.__dict__ and _MARK + "orig_callable" in value.__dict__
+        }
+    return find(function) if id(function) in named else None
 
 
 def _reduce_wrapper(function: types.FunctionType, pickler: Any) -> Any:
@@ -256,7 +281,7 @@ def _reduce_wrapper(function: types.FunctionType, pickler: Any) -> Any:
 
 def copy_compiled(function: types.FunctionType, memo: dict[Any, Any]) -> Generator[Any, Any, Any]:
     """The function itself, or the same recipe for the copy of what it is bound to."""
-    if find(function) is not None:
+    if find(function, everywhere=False) is not None:
         return function
     recipe = _function_recipe(function)
     if recipe is None:
@@ -264,11 +289,11 @@ def copy_compiled(function: types.FunctionType, memo: dict[Any, Any]) -> Generat
     compile_again, options = recipe
     target = _target(function)
     copied_target = yield target
+    if _same(target, copied_target) and not entangled([options], memo):
+        return function
     copied_options = yield options
     if id(function) in memo:
         return memo[id(function)]  # what it is bound to holds it, and was copied with it
-    if _same(target, copied_target) and _same(options, copied_options):
-        return function
     copied = memo[id(function)] = compile_again(copied_target, copied_options)
     extras = _extras(function, target)
     if extras:

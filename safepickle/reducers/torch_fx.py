@@ -26,6 +26,7 @@ from ..copier import deepcopy
 from ..errors import PicklingError
 from ..references import static_vars
 from ..registry import SHARE, Registry
+from .torch_ops import custom_packets
 
 __all__ = ["add_rules"]
 
@@ -285,8 +286,17 @@ def reduce_exported_program(program: Any) -> tuple[Any, ...]:
         "constants": {name: value for name, value in program._constants.items() if isinstance(value, torch.Tensor)},
         "example_inputs": program._example_inputs,
     }
-    return (restore.torch_exported_program, (archive.getvalue(),), state, None, None,
-            restore.fill_torch_exported_program)  # fmt: skip
+    operators = custom_packets(_operator_names(program.graph_module))
+    arguments = (archive.getvalue(), operators) if operators else (archive.getvalue(),)
+    return restore.torch_exported_program, arguments, state, None, None, restore.fill_torch_exported_program
+
+
+def _operator_names(module: Any) -> Iterator[str]:
+    for part in module.modules():
+        if isinstance(part, torch.fx.GraphModule):
+            for node in part.graph.nodes:
+                if isinstance(node.target, torch._ops.OpOverload):
+                    yield node.target.name()
 
 
 def _emptied(value: Any) -> Any:

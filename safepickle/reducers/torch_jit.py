@@ -22,6 +22,7 @@ from ..copier import deepcopy
 from ..errors import PicklingError
 from ..references import find, find_stand_in, static_vars
 from ..registry import SHARE, Registry
+from .torch_ops import custom_packets
 
 __all__ = ["add_rules"]
 
@@ -128,8 +129,14 @@ def reduce_script_module(module: Any, pickler: Any) -> tuple[Any, ...]:
     python = [(path, own) for path, wrapper in _wrappers(module) if (own := _python_side(wrapper))]
     if python:
         state["python"] = python
-    made = (restore.torch_script_module, (_archive(bare, module),))
+    made = (restore.torch_script_module, (_archive(bare, module), *_custom_operators(module._c)))
     return (*made, state, None, None, restore.fill_torch_script_module) if state else made
+
+
+def _custom_operators(cpp_module: Any) -> list[Any]:
+    """The operators that the code calls and torch does not bring, as an argument, if there are any."""
+    packets = custom_packets(torch._C._export_opnames(cpp_module))
+    return [packets] if packets else []
 
 
 def _archive(cpp_module: Any, module: Any) -> bytes:
@@ -192,7 +199,9 @@ def reduce_script_function(function: Any, pickler: Any) -> tuple[Any, ...]:
         text = sources.source_of(python)
         if text is not None:
             return restore.torch_script_function, (python, _globals_in(text[0], python))
-    return restore.torch_traced_function, (_archive(function, function), function.name)
+    archive = _archive(function, function)
+    operators = _custom_operators(restore.torch_script_module(archive)._c)
+    return restore.torch_traced_function, (archive, function.name, *operators)
 
 
 def _globals_in(text: str, function: types.FunctionType) -> dict[str, Any]:

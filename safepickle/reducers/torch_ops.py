@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any, Final
 
 import torch
@@ -21,7 +22,7 @@ from ..references import find, find_stand_in, importable, static_vars
 from ..registry import SHARE, Registry
 from .torch_compile import cell_value
 
-__all__ = ["add_rules"]
+__all__ = ["add_rules", "custom_packets"]
 
 ORIGIN: Final = __name__
 
@@ -67,6 +68,18 @@ def _definition(name: str) -> Any:
 _BUILT_IN: Final = frozenset(
     {"aten", "prim", "prims", "inductor", "quantized", "profiler", "c10d", "_c10d_functional", "onednn"}
 )
+
+
+def custom_packets(names: Iterable[str]) -> tuple[Any, ...]:
+    """The operators of these names that are not torch's own: what is loaded with them is sure to find them."""
+    found = {name.partition(".")[0] for name in names if name.partition("::")[0] not in _BUILT_IN}
+    packets = []
+    for name in sorted(found):
+        namespace, _, operator = name.partition("::")
+        packet = getattr(getattr(torch.ops, namespace), operator, None)
+        if packet is not None:
+            packets.append(packet)
+    return tuple(packets)
 
 
 def _registering_module(name: str) -> str | None:

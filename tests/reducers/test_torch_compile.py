@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import shutil
+import time
 import types
 
 import pytest
@@ -278,6 +279,20 @@ def test_optimizer_of_a_compiled_model_drives_the_restored_one():
         assert torch.equal(model.first.weight, untouched)
 
 
+@every_torch_way
+def test_compiled_parametrized_module_stays_compiled(way):
+    net = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(3, 2))
+    net.compile(backend=counting)
+    other = way(net)
+    assert_independent(net, other, torch.randn(4, 3))
+    assert other._compiled_call_impl is not None
+
+
+def test_shallow_copy_does_not_call_the_compiled_original():
+    net = with_compiled_call()
+    assert safepickle.copy(net)._compiled_call_impl is None
+
+
 # -- functions ---------------------------------------------------------------------------------------------------------
 
 
@@ -323,6 +338,38 @@ def test_compiled_function_without_a_name_is_compiled_again(make, called):
 def test_copy_of_a_compiled_function_that_is_bound_to_nothing_is_itself():
     function = torch.compile(lambda x: x * 3, backend="eager")
     assert safepickle.deepcopy({"f": function})["f"] is function
+
+
+class Backend:
+    """A backend with a state."""
+
+    def __init__(self):
+        self.uses = 0
+
+    def __call__(self, graph, inputs):
+        self.uses += 1
+        return graph.forward
+
+
+@every_way
+def test_backend_with_a_state_that_comes_along_is_the_one_that_is_used(way):
+    backend = Backend()
+    function = torch.compile(lambda x: x + 1, backend=backend)
+    other, copied = way((function, backend))
+    other(torch.ones(1))
+    assert (copied.uses, backend.uses) == (1, 0)
+    assert safepickle.deepcopy([function])[0] is function  # of its own, it has nothing that is copied
+
+
+def test_many_compiled_functions_without_names_are_pickled_in_one_search():
+    def seconds(count):
+        functions = [torch.compile(lambda x, k=k: x * k, backend="eager") for k in range(count)]
+        start = time.process_time()
+        safepickle.dumps(functions)
+        return time.process_time() - start
+
+    seconds(1)
+    assert seconds(200) < 20 * max(seconds(1), 0.02)
 
 
 def test_recursive_compiled_function_calls_its_compiled_self():

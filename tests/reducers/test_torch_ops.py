@@ -209,6 +209,52 @@ def test_custom_operators_of_a_script_are_registered_in_the_process_that_loads_t
     )
 
 
+def test_graphs_and_scripted_code_bring_the_operators_that_they_call(tmp_path):
+    run_python(
+        f"""
+        import torch, safepickle, warnings
+        warnings.simplefilter("ignore")
+
+        @torch.library.custom_op("graph_ops::triple", mutates_args=())
+        def triple(x: torch.Tensor) -> torch.Tensor:
+            return x * 3
+
+        @triple.register_fake
+        def _(x):
+            return torch.empty_like(x)
+
+        class Net(torch.nn.Module):
+            def forward(self, x):
+                return torch.ops.graph_ops.triple(x)
+
+        x = torch.ones(2)
+        things = {{
+            "graph": torch.fx.symbolic_trace(Net()),
+            "exported": torch.export.export(Net(), (x,)),
+            "scripted": torch.jit.script(Net()),
+            "traced": torch.jit.trace(Net(), x),
+            "function": torch.jit.trace(lambda x: torch.ops.graph_ops.triple(x), x),
+        }}
+        for name, thing in things.items():
+            with open({str(tmp_path)!r} + "/" + name, "wb") as file:
+                file.write(safepickle.dumps(thing))
+        """
+    )
+    run_python(
+        f"""
+        import os, pickle, torch
+        for name in ("graph", "exported", "scripted", "traced", "function"):
+            child = os.fork()  # what one of them registers must not be there for the next
+            if child == 0:
+                with open({str(tmp_path)!r} + "/" + name, "rb") as file:
+                    thing = pickle.loads(file.read())
+                net = thing.module() if name == "exported" else thing
+                os._exit(0 if net(torch.ones(2)).tolist() == [3.0, 3.0] else 1)
+            assert os.waitpid(child, 0)[1] == 0, name
+        """
+    )
+
+
 def test_autograd_functions_of_a_script_keep_their_backward(tmp_path):
     travel(
         """
