@@ -4,8 +4,8 @@
 - views of dictionaries: the same kind of view of the restored dictionary
 - ``MappingProxyType``: over the restored mapping; the namespace of a class as the namespace of that class
 - ``memoryview``: over the restored buffer if it shows all of that, else over a copy of what it shows
-- iterators: as the standard library pickles them; those of :mod:`itertools` also where it no longer does (Python 3.14), as far as their state
-  can be seen without running them
+- iterators: as the standard library pickles them; those of :mod:`itertools` also where it no longer does (Python
+  3.14), as far as their state can be seen without running them
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from typing import Any, Final
 
 from .. import restore
 from ..copier import copy as copy_once
-from ..copier import deepcopy
 from ..registry import SHARE, Registry
 from .parts import ORIGIN, added, initialized, state_of
 from .refusals import Refusal
@@ -37,28 +36,47 @@ def add_rules(registry: Registry) -> None:
     """Enter the rules into the registry of built-in rules."""
     items = ("the items, a fresh queue", "the items copied, a fresh queue")
     registry.add(queue.Queue, reduce_queue, shallow=copy_queue_once, subclasses=True, origin=ORIGIN, summary=items)
-    registry.add(queue.SimpleQueue, reduce_simple_queue, shallow=copy_simple_queue_once, subclasses=True, origin=ORIGIN, summary=items)
-    registry.add("asyncio.queues:Queue", reduce_async_queue, shallow=copy_queue_once, subclasses=True, origin=ORIGIN, summary=items)
+    registry.add(
+        queue.SimpleQueue,
+        reduce_simple_queue,
+        shallow=copy_simple_queue_once,
+        subclasses=True,
+        origin=ORIGIN,
+        summary=items,
+    )
+    registry.add(
+        "asyncio.queues:Queue",
+        reduce_async_queue,
+        shallow=copy_queue_once,
+        subclasses=True,
+        origin=ORIGIN,
+        summary=items,
+    )
     by_value = ("by value", "by value")
-    for ordered, mapping in ((False, {}), (True, collections.OrderedDict())):
+    mappings: tuple[tuple[bool, Any], ...] = ((False, {}), (True, collections.OrderedDict()))
+    view = ("the same view of the restored dictionary", "the same view of the copied dictionary")
+    for ordered, mapping in mappings:
         for kind in ("keys", "values", "items"):
             reduce = functools.partial(reduce_view, kind, ordered)
-            registry.add(type(getattr(mapping, kind)()), reduce, origin=ORIGIN,
-                         summary=("the same view of the restored dictionary", "the same view of the copied dictionary"))  # fmt: skip
+            registry.add(type(getattr(mapping, kind)()), reduce, origin=ORIGIN, summary=view)
     registry.add(types.MappingProxyType, reduce_proxy, origin=ORIGIN, summary=by_value)
     registry.add(memoryview, reduce_memoryview, with_pickler=True, origin=ORIGIN, summary=by_value)
     registry.add(struct.Struct, reduce_struct, copy=SHARE, origin=ORIGIN, summary=("by value", "shared"))
     registry.add(re.Match, reduce_match, copy=SHARE, origin=ORIGIN, summary=("the same match, made again", "shared"))
     registry.add("_csv:Dialect", reduce_dialect, copy=SHARE, origin=ORIGIN, summary=("by value", "shared"))
-    registry.add("random:SystemRandom", reduce_system_random, subclasses=True, origin=ORIGIN, summary=("a new one", "a new one"))
+    registry.add(
+        "random:SystemRandom", reduce_system_random, subclasses=True, origin=ORIGIN, summary=("a new one", "a new one")
+    )
     registry.add(itertools.pairwise, reduce_pairwise, origin=ORIGIN, summary=by_value)
     add_itertools_rules(registry)
 
 
-# -- queues ------------------------------------------------------------------------------------------------------------------------
+# -- queues -----------------------------------------------------------------------------------------------------------
 
 _QUEUE: Final = frozenset({"maxsize", "mutex", "not_empty", "not_full", "all_tasks_done", "unfinished_tasks", "queue"})
-_ASYNC_QUEUE: Final = frozenset({"_maxsize", "_loop", "_getters", "_putters", "_unfinished_tasks", "_finished", "_queue"})
+_ASYNC_QUEUE: Final = frozenset(
+    {"_maxsize", "_loop", "_getters", "_putters", "_unfinished_tasks", "_finished", "_queue"}
+)
 
 
 def reduce_queue(obj: queue.Queue[Any]) -> tuple[Any, ...]:
@@ -93,7 +111,14 @@ def copy_queue_once(obj: Any) -> Any:
 
 def reduce_simple_queue(obj: Any) -> tuple[Any, ...]:
     """The items, which only the garbage collector can see without taking them out."""
-    return restore.make_simple_queue, (type(obj),), (_simple_items(obj), *added(obj)), None, None, restore.fill_simple_queue
+    return (
+        restore.make_simple_queue,
+        (type(obj),),
+        (_simple_items(obj), *added(obj)),
+        None,
+        None,
+        restore.fill_simple_queue,
+    )
 
 
 def _simple_items(obj: Any) -> list[Any]:
@@ -104,7 +129,9 @@ def _simple_items(obj: Any) -> list[Any]:
     if sys.version_info < (3, 13):
         referents = referents[-1]  # a list, in which None stands for items that were taken
     if len(referents) < size:
-        raise Refusal("the items of this queue cannot be seen without taking them out: use queue.Queue, or keep a list of them")
+        raise Refusal(
+            "the items of this queue cannot be seen without taking them out: use queue.Queue, or keep a list of them"
+        )
     return list(referents[-size:])
 
 
@@ -115,7 +142,7 @@ def copy_simple_queue_once(obj: Any) -> Any:
     return made
 
 
-# -- views and wrappers -----------------------------------------------------------------------------------------------------------
+# -- views and wrappers -----------------------------------------------------------------------------------------------
 
 
 def reduce_view(kind: str, ordered: bool, view: Any) -> tuple[Any, ...]:
@@ -154,9 +181,11 @@ def reduce_memoryview(view: memoryview, pickler: Any) -> tuple[Any, ...]:
     except ValueError:
         return restore.released_memoryview, ()
     form = (view.format, view.shape, view.readonly)
-    if view.format not in _FORMATS or (0 in view.shape and view.ndim > 1):
-        raise Refusal(f"a memoryview of format {view.format!r} and shape {view.shape} can be made by its owner only: keep that one")
-    if type(base) in (bytes, bytearray) and view.contiguous and view.nbytes == len(base):
+    if view.format not in _FORMATS or (view.ndim > 1 and view.nbytes == 0):
+        raise Refusal(
+            f"only its owner can make a memoryview of format {view.format!r} and shape {view.shape}: keep that one"
+        )
+    if isinstance(base, (bytes, bytearray)) and view.contiguous and view.nbytes == len(base):
         return restore.make_memoryview, (base, *form)
     if pickler is not None and pickler.protocol >= 5 and view.c_contiguous:
         return restore.make_memoryview, (pickle.PickleBuffer(view), *form)
@@ -175,8 +204,18 @@ def reduce_struct(obj: struct.Struct) -> tuple[Any, ...]:
 
 def reduce_dialect(dialect: Any) -> tuple[Any, ...]:
     """A dialect of :mod:`csv` as its settings."""
-    names = ("delimiter", "doublequote", "escapechar", "lineterminator", "quotechar", "quoting", "skipinitialspace", "strict")
-    return copyreg.__newobj_ex__, (type(dialect), (), {name: getattr(dialect, name) for name in names})  # type: ignore[attr-defined]
+    names = (
+        "delimiter",
+        "doublequote",
+        "escapechar",
+        "lineterminator",
+        "quotechar",
+        "quoting",
+        "skipinitialspace",
+        "strict",
+    )
+    settings = {name: getattr(dialect, name) for name in names}
+    return copyreg.__newobj_ex__, (type(dialect), (), settings)  # type: ignore[attr-defined]
 
 
 def reduce_match(match: re.Match[Any]) -> tuple[Any, ...]:
@@ -196,7 +235,7 @@ def reduce_system_random(random: Any) -> tuple[Any, ...]:
     return type(random), (), state_of(random, {"gauss_next"})
 
 
-# -- iterators ------------------------------------------------------------------------------------------------------------------------
+# -- iterators --------------------------------------------------------------------------------------------------------
 
 
 def add_itertools_rules(registry: Registry) -> None:
@@ -254,7 +293,8 @@ def reduce_chain(iterator: Any) -> tuple[Any, ...]:
     parts = _referents(iterator)
     if not parts:
         return itertools.chain, ()
-    # The source of iterators and, once it has begun, the one at work; the first is last again when both are put in a chain.
+    # The source of iterators and, once it has begun, the one at work; the first is last again when both are put in a
+    # chain.
     source, *active = parts
     return itertools.chain.from_iterable, (itertools.chain(active, source) if active else source,)
 
@@ -270,7 +310,7 @@ def reduce_pairwise(iterator: Any) -> tuple[Any, ...]:
 def reduce_hidden_iterator(iterator: Any) -> Any:
     """An error: the state is in the interpreter's memory only."""
     raise Refusal(
-        f"Python {sys.version_info[0]}.{sys.version_info[1]} does not show the state of itertools.{type(iterator).__name__}: "
+        f"this version of Python does not show the state of itertools.{type(iterator).__name__}: "
         "keep what it is made from, or a list of its items"
     )
 

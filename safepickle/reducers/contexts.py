@@ -1,7 +1,7 @@
 """Rules for context variables and contexts.
 
-- a variable: by the name that leads to it; one from a script or a function by its name and default, and loading it twice gives one variable. Values
-  that were set in a context stay there
+- a variable: by the name that leads to it; one from a script or a function by its name and default, and loading it
+  twice gives one variable. Values that were set in a context stay there
 - a context: its variables that have names, with their values; its copy has them all
 """
 
@@ -26,8 +26,8 @@ def add_rules(registry: Registry) -> None:
     """Enter the rules into the registry of built-in rules."""
     registry.add(contextvars.ContextVar, reduce_variable, copy=SHARE, with_pickler=True, origin=ORIGIN,
                  summary=("by name, else by its name and default", "shared"))  # fmt: skip
-    registry.add(contextvars.Context, reduce_context, copy=copy_context, shallow=contextvars.Context.copy, origin=ORIGIN,
-                 summary=("its variables that have names", "a context with copies of the values"))  # fmt: skip
+    registry.add(contextvars.Context, reduce_context, copy=copy_context, shallow=contextvars.Context.copy,
+                 origin=ORIGIN, summary=("its variables that have names", "with copies of the values"))  # fmt: skip
 
 
 #: Variables cannot be referred to weakly, and a search looks at all modules. They live for ever as a rule.
@@ -79,7 +79,9 @@ def _default_of(variable: contextvars.ContextVar[Any]) -> tuple[Any, ...]:
 
 def reduce_context(context: contextvars.Context) -> tuple[Any, ...]:
     """The values of variables that a name leads to; others could not be asked for them anyway."""
-    named = [(v, value) for v, value in context.items() if reference_to(v) is not None or _name_in_script(v) is not None]
+    named = [
+        (v, value) for v, value in context.items() if reference_to(v) is not None or _name_in_script(v) is not None
+    ]
     named.sort(key=lambda item: item[0].name)
     return bare(contextvars.Context, named, restore.fill_context)
 

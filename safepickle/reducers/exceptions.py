@@ -1,12 +1,13 @@
 """Rules for exceptions: whole, but for their tracebacks.
 
 The standard library pickles an exception as a call of its class with ``args``. That fails for a class whose
-``__init__`` takes other arguments, and it loses the cause, the context and some fields. Here an exception is made bare and
-gets back what it had: arguments, fields, attributes, notes, slots, cause and context.
+``__init__`` takes other arguments, and it loses the cause, the context and some fields. Here an exception is made
+bare and gets back what it had: arguments, fields, attributes, notes, slots, cause and context.
 
 - one that the standard library's way brings back whole is left to that
 - one whose class says itself how it is pickled is pickled so, and gets its cause and context back
-- a context that cannot go along is left behind: nobody chose it, and the exception itself may be the only news of a failure
+- a context that cannot go along is left behind: nobody chose it, and the exception itself may be the only news of a
+  failure
 - ``AttributeError.obj`` is left out, as the standard library does: it is the object that lacked the attribute, of any
   kind and size
 """
@@ -54,7 +55,7 @@ def reduce_exception(error: BaseException, pickler: Any) -> Any:
     return restore.make_exception, (cls, made_with), state, None, None, restore.fill_exception
 
 
-# -- where an exception came from ---------------------------------------------------------------------------------------
+# -- where an exception came from -------------------------------------------------------------------------------------
 
 
 def _origin(error: BaseException, pickler: Any) -> dict[str, Any]:
@@ -98,7 +99,11 @@ def _reduces_itself(cls: type) -> bool:
     """Whether an exception class, and not one of the builtin ones, says how it is pickled; ours say so for a reason."""
     ours = cls.__module__.partition(".")[0] == __name__.partition(".")[0]
     own = (base for base in cls.__mro__ if base.__flags__ & _HEAP_TYPE)
-    return not ours and cls not in copyreg.dispatch_table and any(not PICKLE_PROTOCOL.isdisjoint(vars(base)) for base in own)
+    return (
+        not ours
+        and cls not in copyreg.dispatch_table
+        and any(not PICKLE_PROTOCOL.isdisjoint(vars(base)) for base in own)
+    )
 
 
 def reduce_origin(error: BaseException, pickler: Any) -> Any:
@@ -111,7 +116,7 @@ def reduce_origin(error: BaseException, pickler: Any) -> Any:
     return function, arguments, (state[0] if state else None, origin), None, None, restore.fill_exception_origin
 
 
-# -- what an exception has ----------------------------------------------------------------------------------------------
+# -- what an exception has --------------------------------------------------------------------------------------------
 
 
 def _is_group(base: type) -> bool:
@@ -147,7 +152,11 @@ def _fields(error: BaseException, cls: type) -> dict[str, Any]:
         if base.__flags__ & _HEAP_TYPE or base in (BaseException, object):
             continue
         for name, member in vars(base).items():
-            if name in _SKIPPED or type(member) not in (types.MemberDescriptorType, types.GetSetDescriptorType) or name.startswith("__"):
+            if (
+                name in _SKIPPED
+                or type(member) not in (types.MemberDescriptorType, types.GetSetDescriptorType)
+                or name.startswith("__")
+            ):
                 continue
             try:
                 value = member.__get__(error, cls)

@@ -36,12 +36,16 @@ def add_rules(registry: Registry) -> None:
     reopened = ("path, mode and position: opened again, never truncated; standard streams: those of the reader",
                 "a new handle at the same position; standard streams are shared")  # fmt: skip
     for kind, reduce in _LAYERS.items():
-        registry.add(kind, reduce, copy=_copier(reduce), shallow=_once(reduce), subclasses=True, origin=ORIGIN, summary=reopened)
+        registry.add(
+            kind, reduce, copy=_copier(reduce), shallow=_once(reduce), subclasses=True, origin=ORIGIN, summary=reopened
+        )
     registry.add(io.BufferedRWPair, reduce_pair, subclasses=True, origin=ORIGIN)
     # A notebook or a test runner puts streams of its own in the place of the standard ones.
     registry.add(io.IOBase.__mro__[1], reduce_other, copy=_copy_other, subclasses=True, origin=ORIGIN)
     for name, reduce in _COMPRESSED.items():
-        registry.add(name, reduce, copy=_copier(reduce), shallow=_once(reduce), subclasses=True, origin=ORIGIN, summary=reopened)
+        registry.add(
+            name, reduce, copy=_copier(reduce), shallow=_once(reduce), subclasses=True, origin=ORIGIN, summary=reopened
+        )
     for name in ("StreamReader", "StreamWriter", "StreamReaderWriter", "StreamRecoder"):
         registry.add(f"codecs:{name}", reduce_codecs_stream, subclasses=True, origin=ORIGIN, summary=reopened)
     registry.add("zipfile:ZipFile", reduce_archive, subclasses=True, origin=ORIGIN, summary=reopened)
@@ -66,7 +70,7 @@ def _once(reduce: Any) -> Any:
     return lambda file: copy(file, {})
 
 
-# -- standard streams --------------------------------------------------------------------------------------------------------------
+# -- standard streams -------------------------------------------------------------------------------------------------
 
 
 def standard_stream(file: Any) -> tuple[str, tuple[str, ...]] | None:
@@ -100,7 +104,7 @@ def _copy_other(file: Any, memo: dict[Any, Any]) -> Any:
     return NotImplemented if standard_stream(file) is None else file
 
 
-# -- the layers of a file ----------------------------------------------------------------------------------------------------------
+# -- the layers of a file ---------------------------------------------------------------------------------------------
 
 
 def reduce_raw(file: io.FileIO) -> tuple[Any, ...]:
@@ -141,7 +145,7 @@ def reduce_text(file: io.TextIOWrapper) -> tuple[Any, ...]:
     _check_origin(getattr(buffer, "raw", None))
     if file.writable():
         file.flush()
-    position = _text_position(file) if file.seekable() else None
+    position = _text_position(file, buffer) if file.seekable() else None
     options = (file.encoding, file.errors, _newline(file), file.line_buffering, file.write_through, position)
     return restore.make_text_file, (type(file), buffer, *options), state_of(file)
 
@@ -170,8 +174,8 @@ def reduce_pair(file: Any) -> Any:
 
 
 _LAYERS: Final[dict[type, Any]] = {
-    io.FileIO: reduce_raw, io.BufferedReader: reduce_buffered, io.BufferedWriter: reduce_buffered, io.BufferedRandom: reduce_buffered,
-    io.TextIOWrapper: reduce_text,
+    io.FileIO: reduce_raw, io.BufferedReader: reduce_buffered, io.BufferedWriter: reduce_buffered,
+    io.BufferedRandom: reduce_buffered, io.TextIOWrapper: reduce_text,
 }  # fmt: skip
 
 
@@ -191,7 +195,9 @@ def path_of(file: Any) -> str:
     try:
         here = os.fstat(file.fileno())
     except OSError as error:
-        raise Refusal(f"the descriptor of the open file {path!r} was closed by somebody else ({error.strerror})") from error
+        raise Refusal(
+            f"the descriptor of the open file {path!r} was closed by somebody else ({error.strerror})"
+        ) from error
     if stat.S_ISFIFO(here.st_mode) or stat.S_ISSOCK(here.st_mode):
         raise Refusal(f"the pipe {path!r} is connected to this process: keep what is read from it")
     try:
@@ -199,18 +205,20 @@ def path_of(file: Any) -> str:
     except OSError as error:
         raise Refusal(f"the open file {path!r} is not there any more ({error.strerror}): keep its contents") from error
     if not os.path.samestat(here, there):
-        raise Refusal(f"the path {path!r} leads to another file than the open one: open the file by its absolute path, or keep its contents")
+        raise Refusal(
+            f"the path {path!r} leads to another file than the open one: open it by its full path, or keep its contents"
+        )
     return path
 
 
-# -- text -----------------------------------------------------------------------------------------------------------------------------
+# -- text -------------------------------------------------------------------------------------------------------------
 
 
-def _text_position(file: io.TextIOWrapper) -> int:
+def _text_position(file: io.TextIOWrapper, buffer: Any) -> int:
     try:
         return file.tell()
     except OSError:  # inside of a loop over the lines, or after somebody tried to read what is only written
-        return _position_by_reading(file) if file.readable() else file.buffer.tell()
+        return _position_by_reading(file) if file.readable() else int(buffer.tell())
 
 
 def _position_by_reading(file: io.TextIOWrapper) -> int:
@@ -232,9 +240,10 @@ def _length_of_rest(file: io.TextIOWrapper) -> int:
 
 
 def _newline(file: io.TextIOWrapper) -> str | None:
-    """The ``newline`` that a file was opened with: the string after the decoder and encoder, as the garbage collector sees them.
+    """The ``newline`` that a file was opened with: the string after the decoder, as the garbage collector sees it.
 
-    Text that waits to be handed out follows it there. After a seek there is none, so that an empty string can only be ``newline``.
+    Text that waits to be handed out follows it there. After a seek there is none, so that an empty string can only be
+    ``newline``.
     """
     if file.seekable() and file.readable():
         file.seek(file.tell())
@@ -251,12 +260,14 @@ def _newline(file: io.TextIOWrapper) -> str | None:
     return strings[0]
 
 
-# -- compressed files and archives -----------------------------------------------------------------------------------------------------
+# -- compressed files and archives ------------------------------------------------------------------------------------
 
 
 def _reduce_compressed(kind: str, file: Any, inner: Any) -> tuple[Any, ...]:
     if file.closed or not file.readable():
-        raise Refusal(f"a {kind} file that is {'closed' if file.closed else 'being written'} cannot be opened again: keep its path")
+        raise Refusal(
+            f"a {kind} file that is closed or being written cannot be opened again: keep its path"
+        )
     if not isinstance(inner, io.BufferedReader):
         raise Refusal(f"a {kind} file over a {type(inner).__name__} cannot be opened again: keep that")
     return restore.open_compressed_file, (kind, path_of(inner), file.tell())
@@ -277,7 +288,11 @@ def reduce_lzma(file: Any) -> tuple[Any, ...]:
     return _reduce_compressed("lzma", file, file._fp)
 
 
-_COMPRESSED: Final[dict[str, Any]] = {"gzip:GzipFile": reduce_gzip, "bz2:BZ2File": reduce_bz2, "lzma:LZMAFile": reduce_lzma}
+_COMPRESSED: Final[dict[str, Any]] = {
+    "gzip:GzipFile": reduce_gzip,
+    "bz2:BZ2File": reduce_bz2,
+    "lzma:LZMAFile": reduce_lzma,
+}
 
 
 def reduce_archive(archive: Any) -> Any:
@@ -288,7 +303,7 @@ def reduce_archive(archive: Any) -> Any:
     raise Refusal("an archive that is being written cannot be opened a second time: close it and keep its path")
 
 
-# -- the streams of codecs, such as codecs.open gives ---------------------------------------------------------------------------------
+# -- the streams of codecs, such as codecs.open gives -----------------------------------------------------------------
 
 
 def reduce_codecs_stream(stream: Any) -> tuple[Any, ...]:

@@ -35,17 +35,24 @@ def add_rules(registry: Registry) -> None:
                  summary=("by name, else its function and implementations", "shared"))  # fmt: skip
     registry.add(functools.cached_property, reduce_cached_property, copy=SHARE, origin=ORIGIN, summary=shared)
     by_name_or_parts = ("by the name of its class, else its functions", "shared")
-    for kind, reduce in ((property, reduce_property), (staticmethod, reduce_wrapped), (classmethod, reduce_wrapped)):
-        registry.add(kind, reduce, copy=SHARE, subclasses=True, with_pickler=True, origin=ORIGIN, summary=by_name_or_parts)
-    for kind in (types.GetSetDescriptorType, types.ClassMethodDescriptorType):
-        registry.add(kind, reduce_builtin_descriptor, copy=SHARE, origin=ORIGIN, summary=("by its class and name", "shared"))
+    descriptors: tuple[tuple[type, Any], ...] = (
+        (property, reduce_property), (staticmethod, reduce_wrapped), (classmethod, reduce_wrapped),
+    )  # fmt: skip
+    for kind, reduce in descriptors:
+        registry.add(
+            kind, reduce, copy=SHARE, subclasses=True, with_pickler=True, origin=ORIGIN, summary=by_name_or_parts
+        )
+    for made_in_c in (types.GetSetDescriptorType, types.ClassMethodDescriptorType):
+        registry.add(
+            made_in_c, reduce_builtin_descriptor, copy=SHARE, origin=ORIGIN, summary=("by its class and name", "shared")
+        )
     registry.add(types.BuiltinFunctionType, copy=copy_builtin_method, shallow=SHARE, origin=ORIGIN,
-                 summary=("by name; a method with its owner", "shared; a method of an object that is copied, bound to the copy"))  # fmt: skip
+                 summary=("by name; a method with its owner", "shared; a method: of the copy"))  # fmt: skip
     registry.add(super, reduce_super, origin=ORIGIN, summary=("by value", "by value"))
     registry.add(type(functools.cmp_to_key(max)), reduce_sort_key, origin=ORIGIN, summary=("by value", "by value"))
 
 
-# -- functions that remember -----------------------------------------------------------------------------------------------------
+# -- functions that remember ------------------------------------------------------------------------------------------
 
 
 def reduce_cache(wrapper: Any) -> Any:
@@ -61,11 +68,15 @@ def reduce_cache(wrapper: Any) -> Any:
     return restore.make_function_cache, (wrapper.__wrapped__, parameters["maxsize"], parameters["typed"]), state
 
 
-_DISPATCHER_CODE: Final = functools.singledispatch(lambda: None).__code__
+def _make_dispatcher() -> Any:
+    return functools.singledispatch(lambda argument: None)
+
+
+_DISPATCHER_CODE: Final = _make_dispatcher().__code__
 
 
 def reduce_dispatcher(function: Any) -> Any:
-    """A ``singledispatch`` function as its implementations; declined where it has a name or is something else of that mark."""
+    """A ``singledispatch`` function as its implementations; declined where it has a name, or only the mark."""
     if function.__code__ is not _DISPATCHER_CODE or find(function, everywhere=False) is not None:
         return NotImplemented
     implementations = list(function.registry.items())
@@ -73,18 +84,19 @@ def reduce_dispatcher(function: Any) -> Any:
     state = {
         "implementations": implementations,
         "attributes": {name: value for name, value in vars(function).items() if name not in made_by_functools},
-        "name": function.__name__, "qualname": function.__qualname__, "module": function.__module__, "doc": function.__doc__,
+        "name": function.__name__, "qualname": function.__qualname__,
+        "module": function.__module__, "doc": function.__doc__,
     }  # fmt: skip
     return restore.make_dispatcher, (function.__wrapped__,), state, None, None, restore.fill_dispatcher
 
 
 def reduce_sort_key(key: Any) -> tuple[Any, ...]:
-    """What ``functools.cmp_to_key`` gives, and the keys that it makes: the comparison is shown to the garbage collector alone."""
+    """What ``functools.cmp_to_key`` gives, and its keys; only the garbage collector sees the comparison."""
     compare, *value = [part for part in gc.get_referents(key) if part is not type(key)]
     return (functools.cmp_to_key(compare), (value[0],)) if value else (functools.cmp_to_key, (compare,))
 
 
-# -- descriptors -----------------------------------------------------------------------------------------------------------------
+# -- descriptors ------------------------------------------------------------------------------------------------------
 
 
 def reduce_cached_property(prop: functools.cached_property[Any]) -> tuple[Any, ...]:

@@ -31,8 +31,8 @@ def add_rules(registry: Registry) -> None:
     registry.add(h5py.File, reduce_file, copy=copy_file, shallow=copy_once, subclasses=True, with_pickler=True,
                  origin=__name__, summary=reopened)  # fmt: skip
     for kind in (h5py.Group, h5py.Dataset, h5py.Datatype):
-        registry.add(kind, reduce_object, copy=copy_object, shallow=copy_once, subclasses=kind is h5py.Dataset, with_pickler=True,
-                     origin=__name__, summary=reopened)  # fmt: skip
+        registry.add(kind, reduce_object, copy=copy_object, shallow=copy_once, subclasses=kind is h5py.Dataset,
+                     with_pickler=True, origin=__name__, summary=reopened)  # fmt: skip
 
 
 def reduce_file(file: h5py.File, pickler: Any) -> tuple[Any, ...]:
@@ -53,9 +53,11 @@ def _how_to_open(file: h5py.File) -> tuple[type, str, bool]:
     if not file:
         raise Refusal("this HDF5 file is closed, and does not know its path any more: keep the path")
     if file.driver not in _DRIVERS:
-        raise Refusal(f"an HDF5 file of the driver {file.driver!r} cannot be opened again by a path: keep what it is made from")
+        raise Refusal(
+            f"an HDF5 file of the driver {file.driver!r} cannot be opened again by a path: keep what it is made from"
+        )
     if file.mode != "r":
-        raise Refusal(f"the HDF5 file {file.filename!r} is open for writing (mode {file.mode!r}): close it, or open it with mode='r'")
+        raise Refusal(f"the HDF5 file {file.filename!r} is open for writing: close it, or open it with mode='r'")
     return type(file), os.path.abspath(os.fsdecode(file.filename)), bool(file.swmr_mode)
 
 
@@ -68,7 +70,8 @@ def _place_of(obj: Any) -> tuple[str, h5py.File]:
 
 
 def _kind_of(obj: Any) -> str:
-    return next(kind.__name__ for kind in (h5py.Dataset, h5py.Datatype, h5py.Group) if isinstance(obj, kind))
+    name: str = next(kind.__name__ for kind in (h5py.Dataset, h5py.Datatype, h5py.Group) if isinstance(obj, kind))
+    return name
 
 
 #: The files that one dump has come across, by path, known by what the pickler makes anew for each dump.

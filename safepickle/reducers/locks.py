@@ -2,10 +2,12 @@
 
 Whether a lock is held, and who waits for it, is a fact about the threads of one process. So:
 
-- locks, conditions and barriers: fresh ones, nobody holds them or waits; two objects that shared a lock share the fresh one
+- locks, conditions and barriers: fresh ones, nobody holds them or waits; two objects that shared a lock share the
+  fresh one
 - a condition: over the copy of its lock, with the methods of that one
 - an event: set if it was set
-- a semaphore: its current value, but at least one (how many of it are held is not known); a bounded one: its initial value
+- a semaphore: its current value, but at least one (how many of it are held is not known); a bounded one: its initial
+  value
 - ``asyncio``'s: the same
 - ``threading.local``: the values of this thread, and per thread again
 - ``multiprocessing``'s: refused outside spawning, as it refuses them itself
@@ -32,7 +34,9 @@ _CONDITION: Final = frozenset({
     "_lock", "acquire", "release", "locked", "_release_save", "_acquire_restore", "_is_owned", "_waiters", "_loop",
 })  # fmt: skip
 _EVENT: Final = frozenset({"_cond", "_flag", "_waiters", "_value", "_loop"})
-_SEMAPHORE: Final = frozenset({"_cond", "_value", "_initial_value", "_bound_value", "_waiters", "_wakeup_scheduled", "_loop"})
+_SEMAPHORE: Final = frozenset(
+    {"_cond", "_value", "_initial_value", "_bound_value", "_waiters", "_wakeup_scheduled", "_loop"}
+)
 _BARRIER: Final = frozenset({"_cond", "_action", "_timeout", "_parties", "_state", "_count", "_loop"})
 _ASYNC_LOCK: Final = frozenset({"_waiters", "_locked", "_loop"})
 
@@ -52,7 +56,7 @@ def add_rules(registry: Registry) -> None:
         registry.add(name, reduce_shared_between_processes, subclasses=True, origin=ORIGIN, summary=error)
 
 
-# -- locks -----------------------------------------------------------------------------------------------------------------------
+# -- locks ------------------------------------------------------------------------------------------------------------
 
 
 def reduce_lock(lock: Any) -> tuple[Any, ...]:
@@ -132,12 +136,15 @@ _REDUCERS: Final[dict[str, Any]] = {
 _SUMMARIES: Final[dict[Any, tuple[str, str]]] = {
     reduce_condition: ("a fresh one over the restored lock", "a fresh one over the copied lock"),
     reduce_event: ("a fresh one, set if it was set", "a fresh one, set if it was set"),
-    reduce_semaphore: ("a fresh one with the current value, at least one", "a fresh one with the current value, at least one"),
+    reduce_semaphore: (
+        "a fresh one with the current value, at least one",
+        "a fresh one with the current value, at least one",
+    ),
     reduce_bounded_semaphore: ("a fresh one with the initial value", "a fresh one with the initial value"),
 }
 
 
-# -- what each thread has for itself -------------------------------------------------------------------------------------------
+# -- what each thread has for itself ----------------------------------------------------------------------------------
 
 
 def reduce_local(local: Any) -> tuple[Any, ...]:
@@ -158,7 +165,7 @@ def _local_arguments(local: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return found, keywords if keywords and all(type(key) is str for key in keywords) else {}
 
 
-# -- between processes --------------------------------------------------------------------------------------------------------------
+# -- between processes ------------------------------------------------------------------------------------------------
 
 _SHARED_BETWEEN_PROCESSES: Final = (
     "multiprocessing.synchronize:SemLock", "multiprocessing.synchronize:Condition", "multiprocessing.synchronize:Event",
@@ -174,6 +181,6 @@ def reduce_shared_between_processes(obj: Any) -> Any:
     if get_spawning_popen() is not None:
         return NotImplemented
     raise Refusal(
-        f"a multiprocessing {type(obj).__name__} is shared with child processes by inheritance only: pass it to Process(args=...) or "
-        "to a pool's initializer, or use multiprocessing.Manager(), whose proxies can be pickled"
+        f"a multiprocessing {type(obj).__name__} is shared with child processes by inheritance only: pass it to "
+        "Process(args=...) or to a pool's initializer, or use multiprocessing.Manager(), whose proxies can be pickled"
     )

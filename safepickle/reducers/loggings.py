@@ -1,8 +1,9 @@
 """Rules for :mod:`logging`.
 
-- loggers: by name, with the handlers that they have where they are loaded; a logger that its manager does not know goes with its own
-- handlers: rebuilt, with a fresh lock; one that writes to a file opens it to append, at the first message; one that writes to
-  ``sys.stderr`` writes to that of the reader
+- loggers: by name, with the handlers that they have where they are loaded; a logger that its manager does not know
+  goes with its own
+- handlers: rebuilt, with a fresh lock; one that writes to a file opens it to append, at the first message; one that
+  writes to ``sys.stderr`` writes to that of the reader
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ def add_rules(registry: Registry) -> None:
     """Enter the rules into the registry of built-in rules."""
     registry.add("logging:Logger", reduce_logger, subclasses=True, origin=ORIGIN,
                  summary=("by name; one without, rebuilt", "shared; one without a name, rebuilt"))  # fmt: skip
+    rebuilt = "rebuilt with a fresh lock; files are appended to"
     registry.add("logging:Handler", reduce_handler, subclasses=True, origin=ORIGIN,
-                 summary=("rebuilt with a fresh lock; files are appended to", "rebuilt with a fresh lock; files are appended to"))  # fmt: skip
+                 summary=(rebuilt, rebuilt))  # fmt: skip
 
 
 _LOGGER: Final = frozenset({"name", "level", "manager", "_cache"})

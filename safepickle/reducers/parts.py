@@ -1,7 +1,8 @@
 """What does an object of the standard library hold beyond what its class makes of itself?
 
-The rules for locks, queues, weak dictionaries and handlers are of one kind: make a bare object, run the ``__init__`` of the standard
-library's class on it, and set what the program or a subclass has added. This module finds the addition.
+The rules for locks, queues, weak dictionaries and handlers are of one kind: make a bare object, run the ``__init__``
+of the standard library's class on it, and set what the program or a subclass has added. This module finds the
+addition.
 """
 
 from __future__ import annotations
@@ -38,18 +39,23 @@ def added(obj: Any, own: Collection[str] = ()) -> tuple[dict[str, Any], dict[str
 
 
 def state_of(obj: Any, own: Collection[str] = ()) -> Any:
-    """What :func:`added` finds in the form in which the standard library pickles state; ``None`` where there is nothing."""
+    """What :func:`added` finds, in the form in which the standard library pickles state; ``None`` for nothing."""
     attributes, slots = added(obj, own)
     return (attributes or None, slots) if slots else attributes or None
 
 
 def bare(cls: type, state: Any, setter: Any) -> tuple[Any, ...]:
-    """The reduce value of an object that is made without arguments and filled afterwards, so that it may hold itself."""
+    """The reduce value of an object that is made bare and filled afterwards, so that it may hold itself."""
     return copyreg.__newobj__, (cls,), state, None, None, setter  # type: ignore[attr-defined]
 
 
 def initialized(
-    obj: Any, kind: str, arguments: tuple[Any, ...] = (), *, own: Collection[str], attributes: dict[str, Any] | None = None
+    obj: Any,
+    kind: str,
+    arguments: tuple[Any, ...] = (),
+    *,
+    own: Collection[str],
+    attributes: dict[str, Any] | None = None,
 ) -> tuple[Any, ...]:
     """The reduce value of an object on which the ``__init__`` of a class of the standard library is to run.
 

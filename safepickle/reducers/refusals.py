@@ -1,7 +1,7 @@
 """What cannot be pickled or copied, and what can one do instead?
 
-Things that live in this process or outside of Python: running code, threads, connections, what the operating system holds. For
-each the error says what it is and what to do. Nothing is consumed or changed by the attempt.
+Things that live in this process or outside of Python: running code, threads, connections, what the operating system
+holds. For each the error says what it is and what to do. Nothing is consumed or changed by the attempt.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Refusal", "add_rules"]
 
 
 class Refusal(PicklingError, TypeError):
-    """An object cannot be pickled or copied by its nature. The standard library raises a ``TypeError`` for most of these."""
+    """By its nature an object cannot be pickled or copied. The standard library raises a ``TypeError`` for most."""
 
 
 def refuse(reason: str) -> Any:
@@ -30,25 +30,35 @@ def refuse(reason: str) -> Any:
     return reduce
 
 
+_PATTERN: Any = re.compile("")  # scanners are not documented
 _RUNNING: Final = "{} is running code: its position and variables are in a frame of this interpreter; {}"
 _GENERATOR: Final = "keep what it is made from, or a list of its items"
 
 #: Type -> why, and what to do.
 _TYPES: Final[dict[type, str]] = {
     types.GeneratorType: _RUNNING.format("a generator", _GENERATOR),
-    types.CoroutineType: _RUNNING.format("a coroutine", "keep the function and its arguments, and call it where it is awaited"),
+    types.CoroutineType: _RUNNING.format(
+        "a coroutine", "keep the function and its arguments, and call it where it is awaited"
+    ),
     types.AsyncGeneratorType: _RUNNING.format("an asynchronous generator", _GENERATOR),
     types.FrameType: "a frame is running code of this interpreter: keep the values that are needed from frame.f_locals",
-    type(re.compile("").scanner("")): "a scanner is in the middle of a string: keep the pattern, the string and the position",
+    type(
+        _PATTERN.scanner("")
+    ): "a scanner is in the middle of a string: keep the pattern, the string and the position",
     types.TracebackType: "a traceback holds the frames of this interpreter: keep its text, traceback.format_tb(...)",
 }
 
-_CONNECTION: Final = "{} is a connection of this process: keep the address, and connect again where it is needed (in __setstate__)"
+_CONNECTION: Final = (
+    "{} is a connection of this process: keep the address, and connect again where it is needed (in __setstate__)"
+)
 _PROCESS: Final = "{} is at work in this process: keep what it is made from, and start it again where it is needed"
 _TEMPORARY: Final = (
-    "a temporary file is deleted by the object that made it: keep its contents, or write to a file of your own and keep the path"
+    "a temporary file is deleted by the object that made it: keep its contents, or write to a file of your own and "
+    "keep the path"
 )
 _EXECUTOR: Final = "an executor has threads or processes at work: keep the arguments, and make it where it is needed"
+_WATCH: Final = "{} watches files of this process: register them with a new one where it is needed"
+_HASH: Final = "the state of a hash is inside of OpenSSL: keep its digest, or the data, and hash it where it is needed"
 _FUTURE: Final = "{} waits for work in this process: wait for it and keep its result"
 
 #: "module:qualname" -> why, and what to do.
@@ -59,27 +69,31 @@ _NAMES: Final[dict[str, str]] = {
     "multiprocessing.pool:Pool": "a pool has processes at work: keep the arguments, and make it where it is needed",
     "subprocess:Popen": "a child process belongs to this process: keep its command, and start it where it is needed",
     "os:_wrap_close": "the pipe of os.popen belongs to this process: read it and keep the text",
-    "asyncio.base_events:BaseEventLoop": "an event loop is at work in this process: take the one of the reader, asyncio.get_running_loop()",
+    "asyncio.base_events:BaseEventLoop": "an event loop is at work in this process: where it is needed take "
+    "asyncio.get_running_loop()",
     "_asyncio:Future": _FUTURE.format("an asyncio future"),
     "_asyncio:Task": _FUTURE.format("a task"),
     "contextvars:Token": "a token undoes one ContextVar.set in one context: set the variable anew",
     "tempfile:_TemporaryFileWrapper": _TEMPORARY,
     "tempfile:SpooledTemporaryFile": _TEMPORARY,
-    "tempfile:TemporaryDirectory": _TEMPORARY.replace("file", "directory", 1).replace("a file of your own", "a folder of your own"),
+    "tempfile:TemporaryDirectory": _TEMPORARY.replace("file", "directory", 1).replace(
+        "a file of your own", "a folder of your own"
+    ),
     "socket:socket": _CONNECTION.format("a socket"),
     "_socket:socket": _CONNECTION.format("a socket"),
     "ssl:SSLObject": _CONNECTION.format("an SSL object"),
-    "_ssl:_SSLContext": "an SSL context holds keys inside of OpenSSL: keep the paths of the certificates, and make it where it is needed",
+    "_ssl:_SSLContext": "an SSL context holds keys inside of OpenSSL: keep the paths of the certificates, and make it "
+    "where it is needed",
     "sqlite3:Connection": _CONNECTION.format("an SQLite connection"),
     "sqlite3:Cursor": "a cursor belongs to a connection of this process: fetch its rows and keep them",
-    "selectors:BaseSelector": "a selector watches files of this process: register them with a new one where it is needed",
-    "select:epoll": "an epoll object watches files of this process: register them with a new one where it is needed",
-    "mmap:mmap": "a memory map belongs to this process: keep the path of the file and map it again, or keep bytes(the_map)",
-    "_hashlib:HASH": "the state of a hash is inside of OpenSSL: keep its digest, or the data, and hash it where it is needed",
-    "_hashlib:HMAC": "the state of a hash is inside of OpenSSL: keep its digest, or the data, and hash it where it is needed",
+    "selectors:BaseSelector": _WATCH.format("a selector"),
+    "select:epoll": _WATCH.format("an epoll object"),
+    "mmap:mmap": "a memory map belongs to this process: keep the path of the file and map it again, or keep its bytes",
+    "_hashlib:HASH": _HASH,
+    "_hashlib:HMAC": _HASH,
     "_csv:Reader": "a csv reader is in the middle of an iterator: keep the rows, or the file and its dialect",
-    "_csv:Writer": "a csv writer holds a method of its file only: keep the file, and make the writer where it is needed",
-    "ctypes:CDLL": "a shared library is loaded into this process, at addresses of its own: keep its name, and load it where it is needed",
+    "_csv:Writer": "a csv writer holds a method of its file only: keep the file, and make it where it is needed",
+    "ctypes:CDLL": "a shared library is at addresses of this process: keep its name, and load it where it is needed",
     "posix:DirEntry": "a directory entry holds what the operating system said of a file: keep its path",
 }
 
@@ -102,7 +116,9 @@ def reduce_process(process: Any) -> Any:
 
     if get_spawning_popen() is not None:
         return NotImplemented
-    raise Refusal("a process belongs to the one that starts it: keep the function and its arguments, and start it where it is needed")
+    raise Refusal(
+        "a process belongs to the one that starts it: keep the function and its arguments, and start it elsewhere"
+    )
 
 
 def reduce_future(future: Any) -> Any:

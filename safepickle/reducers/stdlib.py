@@ -36,6 +36,7 @@ from .parts import ORIGIN
 
 __all__ = ["add_rules"]
 
+
 def add_rules(registry: Registry) -> None:
     """Enter the rules into the registry of built-in rules."""
     add_code_rules(registry)
@@ -47,38 +48,106 @@ def add_rules(registry: Registry) -> None:
 def add_code_rules(registry: Registry) -> None:
     """Functions, classes, modules and what they are made of."""
     by_name = "by name, else by value with source"
-    registry.add(types.FunctionType, marked.reduce_function, copy=marked.copy_function, shallow=SHARE, with_pickler=True,
-                 origin=ORIGIN, summary=(by_name, "shared; rebuilt where its cells hold an object that is copied"))  # fmt: skip
     registry.add(
-        type, classes.reduce_class, copy=SHARE, subclasses=True, with_pickler=True, origin=ORIGIN, summary=(by_name, "shared")
+        types.FunctionType,
+        marked.reduce_function,
+        copy=marked.copy_function,
+        shallow=SHARE,
+        with_pickler=True,
+        origin=ORIGIN,
+        summary=(by_name, "shared; rebuilt where its cells hold an object that is copied"),
     )
-    registry.add(enum.Enum, classes.reduce_enum_member, copy=SHARE, subclasses=True, with_pickler=True, origin=ORIGIN,
-                 summary=("its class and its value, or its name", "shared"))  # fmt: skip
-    registry.add(types.MethodType, sources.reduce_method, copy=closures.copy_method, shallow=_copy_method_once, with_pickler=True,
-                 origin=ORIGIN, summary=("owner and name", "bound to the copy of its owner"))  # fmt: skip
-    registry.add(types.ModuleType, sources.reduce_module, copy=SHARE, subclasses=True, with_pickler=True, origin=ORIGIN,
-                 summary=("by name", "shared"))  # fmt: skip
-    registry.add(types.CodeType, sources.reduce_code, copy=SHARE, with_pickler=True, origin=ORIGIN, summary=("by value", "shared"))
-    registry.add(types.CellType, sources.reduce_cell, copy=closures.copy_cell, shallow=_copy_cell_once, with_pickler=True,
-                 origin=ORIGIN, summary=("by value", "by value"))  # fmt: skip
+    registry.add(
+        type,
+        classes.reduce_class,
+        copy=SHARE,
+        subclasses=True,
+        with_pickler=True,
+        origin=ORIGIN,
+        summary=(by_name, "shared"),
+    )
+    registry.add(
+        enum.Enum,
+        classes.reduce_enum_member,
+        copy=SHARE,
+        subclasses=True,
+        with_pickler=True,
+        origin=ORIGIN,
+        summary=("its class and its value, or its name", "shared"),
+    )
+    registry.add(
+        types.MethodType,
+        sources.reduce_method,
+        copy=closures.copy_method,
+        shallow=_copy_method_once,
+        with_pickler=True,
+        origin=ORIGIN,
+        summary=("owner and name", "bound to the copy of its owner"),
+    )
+    registry.add(
+        types.ModuleType,
+        sources.reduce_module,
+        copy=SHARE,
+        subclasses=True,
+        with_pickler=True,
+        origin=ORIGIN,
+        summary=("by name", "shared"),
+    )
+    registry.add(
+        types.CodeType,
+        sources.reduce_code,
+        copy=SHARE,
+        with_pickler=True,
+        origin=ORIGIN,
+        summary=("by value", "shared"),
+    )
+    registry.add(
+        types.CellType,
+        sources.reduce_cell,
+        copy=closures.copy_cell,
+        shallow=_copy_cell_once,
+        with_pickler=True,
+        origin=ORIGIN,
+        summary=("by value", "by value"),
+    )
     for kind in classes.iter_type_variable_kinds():
-        registry.add(kind, classes.reduce_type_variable, copy=SHARE, with_pickler=True, origin=ORIGIN, summary=(by_name, "shared"))
-    registry.add(typing.NewType, classes.reduce_new_type, copy=SHARE, with_pickler=True, origin=ORIGIN, summary=(by_name, "shared"))
+        registry.add(
+            kind,
+            classes.reduce_type_variable,
+            copy=SHARE,
+            with_pickler=True,
+            origin=ORIGIN,
+            summary=(by_name, "shared"),
+        )
+    registry.add(
+        typing.NewType,
+        classes.reduce_new_type,
+        copy=SHARE,
+        with_pickler=True,
+        origin=ORIGIN,
+        summary=(by_name, "shared"),
+    )
     if hasattr(typing, "TypeAliasType"):
-        registry.add(typing.TypeAliasType, classes.reduce_type_alias, copy=SHARE, with_pickler=True, origin=ORIGIN,
-                     summary=(by_name, "shared"))  # fmt: skip
+        registry.add(
+            typing.TypeAliasType,
+            classes.reduce_type_alias,
+            copy=SHARE,
+            with_pickler=True,
+            origin=ORIGIN,
+            summary=(by_name, "shared"),
+        )
     for name in ("_FIELD", "MISSING", "_HAS_DEFAULT_FACTORY", "KW_ONLY"):
         marker = getattr(dataclasses, name, None)
         if marker is not None:
             registry.add(type(marker), reduce_marker, copy=SHARE, origin=ORIGIN)
 
 
-def reduce_marker(marker: Any) -> tuple[Any, ...]:
+def reduce_marker(marker: Any) -> Any:
     """A marker that is compared by identity."""
     for name in ("_FIELD", "_FIELD_CLASSVAR", "_FIELD_INITVAR", "_HAS_DEFAULT_FACTORY", "MISSING", "KW_ONLY"):
         if getattr(dataclasses, name, None) is marker:
             return restore.sentinel, ("dataclasses", name)
-    return NotImplemented  # type: ignore[return-value]
+    return NotImplemented
 
 
 def _copy_cell_once(cell: types.CellType) -> types.CellType:

@@ -1,15 +1,17 @@
 """Rules for weak references: weak again, on both verbs, and never the only thing that keeps an object alive.
 
-Pickling: a weak reference leads to the restored referent if that is part of the pickle, and is dead otherwise. A referent that
-only weak references lead to is not written. The pickler meets the reference before it can know, so on the first such
-question of a dump the object is pickled once more, to nowhere and without following weak references: what that run meets
-is part of the pickle. (Where the pickler has written the referent already, as when a child refers to its parent, nothing is run.)
-What has a name is alive wherever the name leads to: weak references to classes, functions and modules stay alive.
+Pickling: a weak reference leads to the restored referent if that is part of the pickle, and is dead otherwise. A
+referent that only weak references lead to is not written. The pickler meets the reference before it can know, so on
+the first such question of a dump the object is pickled once more, to nowhere and without following weak references:
+what that run meets is part of the pickle. (Where the pickler has written the referent already, as when a child refers
+to its parent, nothing is run.) What has a name is alive wherever the name leads to: weak references to classes,
+functions and modules stay alive.
 
 Copying: a weak reference leads to the copy if its referent is copied in the same call, else to the original.
 
-In ``WeakKeyDictionary`` a value is written only if its key is, in ``WeakValueDictionary`` a key only if its value is. The same holds for
-callbacks and for the calls that a ``weakref.finalize`` waits to make: for its referent's copy it waits too.
+In ``WeakKeyDictionary`` a value is written only if its key is, in ``WeakValueDictionary`` a key only if its value is.
+The same holds for callbacks and for the calls that a ``weakref.finalize`` waits to make: for its referent's copy it
+waits too.
 """
 
 from __future__ import annotations
@@ -39,7 +41,10 @@ Steps = Generator[Any, Any, Any]
 
 def add_rules(registry: Registry) -> None:
     """Enter the rules into the registry of built-in rules."""
-    weak = ("weak again, to the restored referent; dead where nothing else in the pickle holds it", "to the copy of a referent that is copied")
+    weak = (
+        "weak again, to the restored referent; dead where nothing else in the pickle holds it",
+        "to the copy of a referent that is copied",
+    )
     entries = ("those entries that something else in the pickle holds", "to the copies of what is copied")
 
     def add(cls: Any, reduce: Any, copy: Any, summary: tuple[str, str], **options: Any) -> None:
@@ -59,7 +64,7 @@ def _decline(obj: Any) -> Any:
     return NotImplemented  # copy.copy does what it always did
 
 
-# -- what is part of the pickle -----------------------------------------------------------------------------------------------------
+# -- what is part of the pickle ---------------------------------------------------------------------------------------
 
 
 class Survey:
@@ -138,8 +143,8 @@ class _Nowhere:
 class _Scout:
     """Pickles objects as the running pickler would, and writes to nowhere.
 
-    The arrays of numpy and others go out of band, so that their contents are not even read; not so where objects have persistent ids: there
-    the protocol may be part of a format.
+    The arrays of numpy and others go out of band, so that their contents are not even read; not so where objects have
+    persistent ids: there the protocol may be part of a format.
     """
 
     def __init__(self, pickler: Any) -> None:
@@ -197,7 +202,7 @@ def _rules_of(pickler: Any) -> Any:
 
 
 def referents_in(pickler: Any) -> dict[int, tuple[int, Any]]:
-    """The referents that the pickler will write, by their ids: the position at which the run to nowhere wrote them, and the referent."""
+    """The referents that the pickler will write: id -> position in what the run to nowhere wrote, and referent."""
     if not hasattr(pickler, "root"):
         return {}
     survey = Survey(None)
@@ -222,14 +227,14 @@ def referents_in(pickler: Any) -> dict[int, tuple[int, Any]]:
     return {id(referent): (memo[id(referent)][0], referent) for referent, _ in survey.met if id(referent) in memo}
 
 
-# -- what is copied in the same call --------------------------------------------------------------------------------------------
+# -- what is copied in the same call ----------------------------------------------------------------------------------
 
 
 def is_copied(referent: Any, memo: dict[Any, Any]) -> bool:
     """Whether a referent is copied in the call that ``memo`` belongs to.
 
-    What plain data leads to is copied. Where the only way leads through an object that says itself how it is copied, and may share what it
-    holds, the answer is in a copy of the whole, made on trial.
+    What plain data leads to is copied. Where the only way leads through an object that says itself how it is copied,
+    and may share what it holds, the answer is in a copy of the whole, made on trial.
     """
     call = running_call(memo)
     if call is None or call.is_shared_type(type(referent)):
@@ -255,10 +260,14 @@ def _may_share(call: Any, cls: type) -> bool:
     """Whether objects of a type are shared, or may share with their copies what they hold."""
     if call.is_shared_type(cls):
         return True
-    if call.registry.rules_for(cls, "copy") or cls.__module__.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
+    if call.registry.rules_for(cls, "copy") or cls.__module__.partition(".")[0] in sys.stdlib_module_names - {
+        "__main__"
+    }:
         return False
     ways = ("__deepcopy__", "__reduce_ex__", "__reduce__", "__getstate__")
-    return cls in copyreg.dispatch_table or any(getattr(cls, way, None) is not getattr(object, way, None) for way in ways)
+    return cls in copyreg.dispatch_table or any(
+        getattr(cls, way, None) is not getattr(object, way, None) for way in ways
+    )
 
 
 def _is_copied_on_trial(referent: Any, call: Any) -> bool:
@@ -284,7 +293,7 @@ class _Everything:
         return True
 
 
-# -- references --------------------------------------------------------------------------------------------------------------------------
+# -- references -------------------------------------------------------------------------------------------------------
 
 
 def reduce_reference(reference: weakref.ref[Any], pickler: Any) -> tuple[Any, ...]:
@@ -340,7 +349,7 @@ def _callback_of_method(reference: weakref.WeakMethod[Any]) -> Any:
     """The callback that was given to a ``WeakMethod``; it is in a cell of the function that stands in for it."""
     inner = getattr(reference, "__callback__", None)
     closure = getattr(inner, "__closure__", None) or ()
-    names = inner.__code__.co_freevars if closure else ()
+    names = inner.__code__.co_freevars if inner is not None and closure else ()
     return next((cell.cell_contents for name, cell in zip(names, closure, strict=True) if name == "callback"), None)
 
 
@@ -420,7 +429,7 @@ def copy_finalizer(finalizer: weakref.finalize[Any, Any], memo: dict[Any, Any]) 
     return restore.make_finalizer(type(finalizer), (copied,), call)
 
 
-# -- containers ----------------------------------------------------------------------------------------------------------------------------
+# -- containers -------------------------------------------------------------------------------------------------------
 
 _VALUES: Final = frozenset(vars(weakref.WeakValueDictionary()))
 _KEYS: Final = frozenset(vars(weakref.WeakKeyDictionary()))
@@ -431,7 +440,9 @@ def reduce_weak_values(mapping: Any, pickler: Any) -> tuple[Any, ...]:
     """The items whose values are part of the pickle."""
     survey = _survey(pickler)
     items = [(key, value) for key, value in list(mapping.items()) if survey.writes(value, key)]
-    return bare(type(mapping), ("weakref:WeakValueDictionary", items, *added(mapping, _VALUES)), restore.fill_weak_mapping)
+    return bare(
+        type(mapping), ("weakref:WeakValueDictionary", items, *added(mapping, _VALUES)), restore.fill_weak_mapping
+    )
 
 
 def reduce_weak_keys(mapping: Any, pickler: Any) -> tuple[Any, ...]:
@@ -478,7 +489,8 @@ def copy_weak_set(members: Any, memo: dict[Any, Any]) -> Steps:
 
 
 def _new(obj: Any, base: Any) -> Any:
-    made = type(obj).__new__(type(obj))
+    cls: Any = type(obj)
+    made = cls.__new__(cls)
     base.__init__(made)
     return made
 

@@ -120,7 +120,10 @@ def test_files_that_cannot_be_opened_again_are_refused(verb: Any, path: Path) ->
         verb(file["data"])
     with pytest.raises(safepickle.PicklingError, match="closed"):
         verb(file)
-    with h5py.File("memory", "w", driver="core", backing_store=False) as core, pytest.raises(safepickle.PicklingError, match="driver"):
+    with (
+        h5py.File("memory", "w", driver="core", backing_store=False) as core,
+        pytest.raises(safepickle.PicklingError, match="driver"),
+    ):
         verb(core)
 
 

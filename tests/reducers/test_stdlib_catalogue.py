@@ -1,7 +1,8 @@
 """How much of dill's catalogue of standard-library objects goes through, here and elsewhere?
 
-``dill._objects`` is a list of about 225 objects, made to find out what a pickler can do. It is made in a process of its own, because it
-opens sockets and databases, with all four picklers in turn. To see the table: ``python -m pytest -s -k table`` on this file.
+``dill._objects`` is a list of about 225 objects, made to find out what a pickler can do. It is made in a process of
+its own, because it opens sockets and databases, with all four picklers in turn. To see the table: ``python -m pytest
+-s -k table`` on this file.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__: list[str] = []
 
 pytest.importorskip("dill")
 
-PROBE = '''
+PROBE = """
 import warnings
 warnings.simplefilter("ignore")
 import json, pickle, cloudpickle, dill
@@ -41,7 +42,8 @@ def copied(obj):
     try:
         safepickle.deepcopy(obj)
     except BaseException as error:
-        return {"kinds": [cls.__module__ + "." + cls.__qualname__ for cls in type(error).__mro__], "message": str(error)}
+        kinds = [cls.__module__ + "." + cls.__qualname__ for cls in type(error).__mro__]
+        return {"kinds": kinds, "message": str(error)}
     return None
 
 
@@ -53,7 +55,7 @@ for label, pickler in picklers.items():
 for name, obj in sorted(catalogue.items()):
     table[name]["deepcopy"] = copied(obj)
 print(json.dumps(table))
-'''
+"""
 
 #: What dill pickles and we refuse on purpose, and why.
 REFUSED_ON_PURPOSE = {

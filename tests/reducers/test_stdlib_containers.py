@@ -1,4 +1,4 @@
-"""Queues, views, read-only wrappers, memory views, iterators: the same contents, and as independent as each verb promises."""
+"""Queues, views, wrappers, memory views, iterators: the same contents, as independent as each verb promises."""
 
 from __future__ import annotations
 
@@ -59,11 +59,13 @@ def drained(obj: Any) -> list[Any]:
     return items
 
 
-# -- queues -----------------------------------------------------------------------------------------------------------------------------
+# -- queues -----------------------------------------------------------------------------------------------------------
 
 
 @every_way
-@pytest.mark.parametrize("make", [queue.Queue, queue.LifoQueue, queue.PriorityQueue, queue.SimpleQueue, queue._PySimpleQueue], ids=str)
+@pytest.mark.parametrize(
+    "make", [queue.Queue, queue.LifoQueue, queue.PriorityQueue, queue.SimpleQueue, queue._PySimpleQueue], ids=str
+)
 def test_a_queue_keeps_its_items_and_works(way: Way, make: Any) -> None:
     obj = make()
     for number in (3, 1, 2):
@@ -156,7 +158,7 @@ def test_a_queue_works_in_a_fresh_process(tmp_path: Path) -> None:
     assert fresh_load(safepickle.dumps(obj), code, tmp_path).split() == ["1", "2", "3"]
 
 
-# -- views ---------------------------------------------------------------------------------------------------------------------------------
+# -- views ------------------------------------------------------------------------------------------------------------
 
 
 @every_way
@@ -178,7 +180,7 @@ def test_a_view_alone_and_one_of_a_dictionary_that_holds_it(way: Way) -> None:
     mapping: dict[str, Any] = {"x": [1]}
     mapping["values"] = mapping.values()
     twin = way(mapping)
-    assert list(twin["values"])[0] is twin["x"]
+    assert next(iter(twin["values"])) is twin["x"]
     assert list(way({"only": {}}.keys())) == ["only"]
 
 
@@ -215,20 +217,27 @@ def test_the_namespace_of_a_class_is_that_of_the_class(way: Way) -> None:
         assert twin == vars(cls)
 
 
-# -- memory ----------------------------------------------------------------------------------------------------------------------------------
+# -- memory -----------------------------------------------------------------------------------------------------------
 
 
 @every_way
 @pytest.mark.parametrize(
     "view",
     [
-        memoryview(b"abcdef"), memoryview(bytearray(b"abcdef")), memoryview(bytearray(b"abcdef")).toreadonly(),
-        memoryview(b"abcdefgh").cast("i"), memoryview(bytearray(24)).cast("d"), memoryview(bytes(range(12))).cast("B", (3, 4)),
-        memoryview(array.array("f", [1.5, 2.5])), memoryview(b"abcdef")[::2], memoryview(bytearray(b"abcdef"))[1:4], memoryview(b""),
+        memoryview(b"abcdef"),
+        memoryview(bytearray(b"abcdef")),
+        memoryview(bytearray(b"abcdef")).toreadonly(),
+        memoryview(b"abcdefgh").cast("i"),
+        memoryview(bytearray(24)).cast("d"),
+        memoryview(bytes(range(12))).cast("B", (3, 4)),
+        memoryview(array.array("f", [1.5, 2.5])),
+        memoryview(b"abcdef")[::2],
+        memoryview(bytearray(b"abcdef"))[1:4],
+        memoryview(b""),
         memoryview(bytearray(8)).cast("c"),
     ],
     ids=lambda view: f"{view.format}{view.shape}{'r' if view.readonly else 'w'}",
-)  # fmt: skip
+)
 def test_a_memoryview_keeps_its_form_and_contents(way: Way, view: memoryview) -> None:
     twin = way(view)
     assert (twin.format, twin.shape, twin.readonly) == (view.format, view.shape, view.readonly)
@@ -273,13 +282,18 @@ def test_a_memoryview_that_cannot_be_made_again_is_refused() -> None:
         safepickle.dumps({"view": view})
 
 
-# -- small things ---------------------------------------------------------------------------------------------------------------------------
+# -- small things -----------------------------------------------------------------------------------------------------
 
 
 @every_way
 def test_a_match_is_the_same_match(way: Way) -> None:
     pattern = re.compile(r"(?P<word>\w+?)(\d)?\b")
-    for match in [*pattern.finditer("ab1 cd, ef2"), pattern.match("ab1 cd", 4), pattern.fullmatch("xyz9"), pattern.search("  q ", 1, 3)]:
+    for match in [
+        *pattern.finditer("ab1 cd, ef2"),
+        pattern.match("ab1 cd", 4),
+        pattern.fullmatch("xyz9"),
+        pattern.search("  q ", 1, 3),
+    ]:
         assert match is not None
         twin = way(match)
         assert twin.regs == match.regs
@@ -304,17 +318,26 @@ def test_system_randomness_needs_no_state(way: Way) -> None:
     assert way(seeded).random() == random.Random(3).random()
 
 
-# -- iterators --------------------------------------------------------------------------------------------------------------------------------
+# -- iterators --------------------------------------------------------------------------------------------------------
 
 
 def iterators() -> dict[str, Any]:
     """Iterators that are in the middle."""
     made = {
-        "list": iter([1, 2, 3]), "tuple": iter((1, 2, 3)), "dict": iter({"a": 1, "b": 2}), "items": iter({"a": 1, "b": 2}.items()),
-        "str": iter("abc"), "range": iter(range(5)), "reversed": reversed([1, 2, 3]), "enumerate": enumerate("abc"),
-        "zip": zip([1, 2, 3], "abc", strict=True), "map": map(abs, [-1, -2, -3]), "filter": filter(None, [1, 0, 2, 3]),
-        "call": iter(functools.partial(next, itertools.count()), 5), "deque": iter(collections.deque([1, 2, 3])),
-    }  # fmt: skip
+        "list": iter([1, 2, 3]),
+        "tuple": iter((1, 2, 3)),
+        "dict": iter({"a": 1, "b": 2}),
+        "items": iter({"a": 1, "b": 2}.items()),
+        "str": iter("abc"),
+        "range": iter(range(5)),
+        "reversed": reversed([1, 2, 3]),
+        "enumerate": enumerate("abc"),
+        "zip": zip([1, 2, 3], "abc", strict=True),
+        "map": map(abs, [-1, -2, -3]),
+        "filter": filter(None, [1, 0, 2, 3]),
+        "call": iter(functools.partial(next, itertools.count()), 5),
+        "deque": iter(collections.deque([1, 2, 3])),
+    }
     for iterator in made.values():
         next(iterator)
     return made
@@ -348,16 +371,27 @@ def test_two_iterators_over_one_list_still_share_it(way: Way) -> None:
 def itertools_in_the_middle() -> dict[str, Any]:
     """Iterators of :mod:`itertools` whose state shows, each in the middle."""
     made = {
-        "count": itertools.count(5), "count by 2": itertools.count(5, 2), "count floats": itertools.count(0.5, 0.25),
-        "count far": itertools.count(10**20), "count down": itertools.count(5, -1),
-        "repeat": itertools.repeat("x", 4), "repeat for ever": itertools.repeat(None), "starmap": itertools.starmap(pow, [(1, 2), (2, 3), (3, 2)]),
-        "filterfalse": itertools.filterfalse(None, [0, 1, 0, 2, 0]), "compress": itertools.compress("abcde", [1, 0, 1, 0, 1]),
-        "chain": itertools.chain([1, 2], [3], [4, 5]), "chain lists": itertools.chain.from_iterable([[1], [2, 3]]),
+        "count": itertools.count(5),
+        "count by 2": itertools.count(5, 2),
+        "count floats": itertools.count(0.5, 0.25),
+        "count far": itertools.count(10**20),
+        "count down": itertools.count(5, -1),
+        "repeat": itertools.repeat("x", 4),
+        "repeat for ever": itertools.repeat(None),
+        "starmap": itertools.starmap(pow, [(1, 2), (2, 3), (3, 2)]),
+        "filterfalse": itertools.filterfalse(None, [0, 1, 0, 2, 0]),
+        "compress": itertools.compress("abcde", [1, 0, 1, 0, 1]),
+        "chain": itertools.chain([1, 2], [3], [4, 5]),
+        "chain lists": itertools.chain.from_iterable([[1], [2, 3]]),
         "pairwise": itertools.pairwise([1, 2, 3, 4]),
-    }  # fmt: skip
+    }
     for iterator in made.values():
         next(iterator)
-    return {**made, "chain at its start": itertools.chain([1], [2]), "pairwise at its start": itertools.pairwise([1, 2, 3])}
+    return {
+        **made,
+        "chain at its start": itertools.chain([1], [2]),
+        "pairwise at its start": itertools.pairwise([1, 2, 3]),
+    }
 
 
 REDUCERS = {**containers._ITERTOOLS, "pairwise": containers.reduce_pairwise}

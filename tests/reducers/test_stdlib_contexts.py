@@ -35,14 +35,19 @@ def test_a_variable_of_a_module_is_that_variable(way: Way) -> None:
 def test_a_function_by_value_reads_the_variable_of_the_module(tmp_path: Path) -> None:
     folder = tmp_path / "modules"
     folder.mkdir()
-    (folder / "app_context.py").write_text("import contextvars\nuser = contextvars.ContextVar('user', default='nobody')\n")
+    (folder / "app_context.py").write_text(
+        "import contextvars\nuser = contextvars.ContextVar('user', default='nobody')\n"
+    )
     code = """
         import sys, safepickle
         from app_context import user
         sys.stdout.buffer.write(safepickle.dumps(lambda: user.get()).hex().encode())
     """
     data = bytes.fromhex(run_python(code, pythonpath=[folder]))
-    assert fresh_load(data, "from app_context import user\nuser.set('me')\nprint(obj())", tmp_path, [folder]).strip() == "me"
+    assert (
+        fresh_load(data, "from app_context import user\nuser.set('me')\nprint(obj())", tmp_path, [folder]).strip()
+        == "me"
+    )
 
 
 @pickled_ways
@@ -89,7 +94,7 @@ def test_variables_of_one_name_stay_two() -> None:
     assert twins[1] is variables[1]
 
 
-# -- contexts -----------------------------------------------------------------------------------------------------------------------------
+# -- contexts ---------------------------------------------------------------------------------------------------------
 
 
 def context_with(**values: Any) -> contextvars.Context:

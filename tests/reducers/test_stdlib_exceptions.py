@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
 import json
 import pickle
@@ -33,7 +34,7 @@ class Custom(Exception):
 class Strict(ValueError):
     """Its ``__new__`` wants an argument."""
 
-    def __new__(cls, wanted: str) -> Strict:
+    def __new__(cls, wanted: str) -> Strict:  # noqa: PYI034
         made = super().__new__(cls, wanted)
         made.wanted = wanted
         return made
@@ -69,7 +70,9 @@ class Stop(BaseException):
     """No ``Exception``."""
 
 
-def raised(error: BaseException, cause: BaseException | None = None, during: BaseException | None = None) -> BaseException:
+def raised(
+    error: BaseException, cause: BaseException | None = None, during: BaseException | None = None
+) -> BaseException:
     """The exception, after it was raised."""
     try:
         if during is not None:
@@ -90,13 +93,36 @@ def described(error: BaseException | None) -> Any:
         return None
     fields = {
         name: getattr(error, name, None)
-        for name in ("errno", "strerror", "filename", "filename2", "code", "value", "name", "path", "lineno", "offset", "text", "start", "end",
-                     "reason", "encoding", "object", "characters_written")
-    }  # fmt: skip
+        for name in (
+            "errno",
+            "strerror",
+            "filename",
+            "filename2",
+            "code",
+            "value",
+            "name",
+            "path",
+            "lineno",
+            "offset",
+            "text",
+            "start",
+            "end",
+            "reason",
+            "encoding",
+            "object",
+            "characters_written",
+        )
+    }
     return (
-        type(error), error.args, str(error), fields, {k: v for k, v in vars(error).items()}, error.__suppress_context__,
-        described(error.__cause__), described(error.__context__),
-    )  # fmt: skip
+        type(error),
+        error.args,
+        str(error),
+        fields,
+        dict(vars(error)),
+        error.__suppress_context__,
+        described(error.__cause__),
+        described(error.__context__),
+    )
 
 
 ERRORS = {
@@ -178,15 +204,23 @@ def test_notes(way: Way) -> None:
     assert way(error).__notes__ == ["while loading"]
 
 
+ExceptionGroup: Any = getattr(builtins, "ExceptionGroup", Exception)
+BaseExceptionGroup: Any = getattr(builtins, "BaseExceptionGroup", Exception)
+
+
 @every_way
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="there are groups since Python 3.11")
 def test_groups(way: Way) -> None:
-    class Many(ExceptionGroup):  # noqa: F821
+    class Many(ExceptionGroup):
         def derive(self, errors: Any) -> Any:
             return Many(self.message, errors)
 
     inner = Custom(2, detail="inner")
-    for group in (ExceptionGroup("several", [inner, KeyError(1)]), Many("many", [inner]), BaseExceptionGroup("base", [Stop()])):  # noqa: F821
+    for group in (
+        ExceptionGroup("several", [inner, KeyError(1)]),
+        Many("many", [inner]),
+        BaseExceptionGroup("base", [Stop()]),
+    ):
         error = raised(group, during=inner)
         twin = way(error)
         assert type(twin) is type(error)
@@ -224,7 +258,12 @@ def test_a_cause_that_cannot_go_along_is_an_error(verb: Any) -> None:
 
 
 def test_an_exception_that_pickle_brings_back_whole_is_left_to_it() -> None:
-    for error in (ValueError("x"), FileNotFoundError(2, "gone", "a.txt"), SystemExit(3), UnicodeDecodeError("utf-8", b"\xff", 0, 1, "i")):
+    for error in (
+        ValueError("x"),
+        FileNotFoundError(2, "gone", "a.txt"),
+        SystemExit(3),
+        UnicodeDecodeError("utf-8", b"\xff", 0, 1, "i"),
+    ):
         assert safepickle.dumps(error) == pickle.dumps(error)
 
 

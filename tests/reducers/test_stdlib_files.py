@@ -41,7 +41,7 @@ def read_on(file: Any) -> Any:
         return file.readline()
 
 
-# -- reading -------------------------------------------------------------------------------------------------------------------------------
+# -- reading ----------------------------------------------------------------------------------------------------------
 
 
 @every_way
@@ -164,7 +164,7 @@ def test_a_file_reads_on_in_a_fresh_process(path: pathlib.Path, tmp_path: pathli
     assert fresh_load(data, code, tmp_path, loader="pickle").split() == ["1", "0", "998"]
 
 
-# -- writing -----------------------------------------------------------------------------------------------------------------------------------
+# -- writing ----------------------------------------------------------------------------------------------------------
 
 
 @every_way
@@ -217,7 +217,7 @@ def test_a_closed_file_is_closed(way: Way, tmp_path: pathlib.Path, mode: str) ->
     assert not path.exists()
 
 
-# -- what is not there ---------------------------------------------------------------------------------------------------------------------
+# -- what is not there ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("mode", ["r", "rb", "r+", "w", "a"])
@@ -226,7 +226,7 @@ def test_a_missing_file_is_an_error_that_names_it(path: pathlib.Path, mode: str,
     with open(path, mode) as file:
         data = safepickle.dumps(file)
     path.unlink()
-    with pytest.raises(safepickle.UnpicklingError, match="rows.txt"):
+    with pytest.raises(safepickle.UnpicklingError, match=r"rows\.txt"):
         loads(data)
     assert not path.exists()
 
@@ -264,7 +264,9 @@ def test_a_named_pipe_is_refused(verb: Callable[[Any], Any], tmp_path: pathlib.P
 
 
 @pytest.mark.parametrize(
-    "make", [tempfile.TemporaryFile, tempfile.NamedTemporaryFile, tempfile.SpooledTemporaryFile, tempfile.TemporaryDirectory], ids=str
+    "make",
+    [tempfile.TemporaryFile, tempfile.NamedTemporaryFile, tempfile.SpooledTemporaryFile, tempfile.TemporaryDirectory],
+    ids=str,
 )
 @pytest.mark.parametrize("verb", [safepickle.dumps, safepickle.deepcopy])
 def test_temporary_files_are_refused(make: Callable[[], Any], verb: Callable[[Any], Any]) -> None:
@@ -276,7 +278,7 @@ def test_temporary_files_are_refused(make: Callable[[], Any], verb: Callable[[An
         (temporary.cleanup if hasattr(temporary, "cleanup") else temporary.close)()
 
 
-# -- standard streams ----------------------------------------------------------------------------------------------------------------------
+# -- standard streams -------------------------------------------------------------------------------------------------
 
 
 @every_way
@@ -302,7 +304,11 @@ def test_a_stream_of_another_kind_in_its_place(way: Way, monkeypatch: pytest.Mon
 
 
 def test_a_stream_is_that_of_the_reader(tmp_path: pathlib.Path) -> None:
-    data = bytes.fromhex(run_python("import safepickle, sys; print(safepickle.dumps([sys.stdout, sys.stderr, sys.stdin, sys.stdout.buffer]).hex())"))
+    script = """
+        import sys, safepickle
+        print(safepickle.dumps([sys.stdout, sys.stderr, sys.stdin, sys.stdout.buffer]).hex())
+    """
+    data = bytes.fromhex(run_python(script))
     code = """
         import sys
         out, err, source, buffer = obj
@@ -312,7 +318,7 @@ def test_a_stream_is_that_of_the_reader(tmp_path: pathlib.Path) -> None:
     assert fresh_load(data, code, tmp_path) == "written"
 
 
-# -- files in memory, compressed files, archives, codecs -----------------------------------------------------------------------------------
+# -- files in memory, compressed files, archives, codecs --------------------------------------------------------------
 
 
 @every_way
@@ -377,7 +383,7 @@ def test_a_file_from_codecs_reads_on(way: Way, path: pathlib.Path) -> None:
         assert file.readline() == LINES[1]
 
 
-# -- copy -----------------------------------------------------------------------------------------------------------------------------------
+# -- copy -------------------------------------------------------------------------------------------------------------
 
 
 def test_copy_of_a_file_is_another_handle(path: pathlib.Path) -> None:

@@ -68,7 +68,7 @@ class Marked(staticmethod):  # type: ignore[type-arg]
     """A static method with an attribute."""
 
 
-# -- caches ------------------------------------------------------------------------------------------------------------------------------
+# -- caches -----------------------------------------------------------------------------------------------------------
 
 
 @every_way
@@ -95,13 +95,18 @@ def test_a_local_function_with_a_cache_has_an_empty_one(way: Way) -> None:
     assert twin.cache_info().currsize == 0
     assert [twin(4), twin(4), twin(3)] == [16, 16, 9]
     assert twin_calls == [3, 4, 3]
-    assert (twin.__name__, twin.__doc__, twin.__qualname__, twin.note) == ("square", "Squares.", square.__qualname__, "kept")
+    assert (twin.__name__, twin.__doc__, twin.__qualname__, twin.note) == (
+        "square",
+        "Squares.",
+        square.__qualname__,
+        "kept",
+    )
     assert twin.cache_info().hits == 1
     assert square.cache_info().currsize == 1
 
 
 def test_deepcopy_shares_a_cache() -> None:
-    cached = functools.cache(lambda: [])
+    cached = functools.cache(list)
     assert safepickle.deepcopy({"f": cached})["f"] is cached
 
 
@@ -115,7 +120,10 @@ def test_a_recursive_function_with_a_cache_from_a_script(tmp_path: Path) -> None
         print(safepickle.dumps(fib).hex())
     """
     data = bytes.fromhex(run_python(code))
-    assert fresh_load(data, "print(obj(90), obj.cache_info().misses)", tmp_path).split() == ["2880067194370816120", "91"]
+    assert fresh_load(data, "print(obj(90), obj.cache_info().misses)", tmp_path).split() == [
+        "2880067194370816120",
+        "91",
+    ]
 
 
 @every_way
@@ -156,12 +164,13 @@ def test_a_local_class_with_such_descriptors(tmp_path: Path) -> None:
     code = """
         Local, instance = obj
         assert type(instance) is Local
-        print(instance.tripled, instance.tripled, instance.times(4), instance.by_two(), instance.kind(1), instance.kind(""), Local.tripled.__doc__)
+        print(instance.tripled, instance.tripled, instance.times(4), instance.by_two(), instance.kind(1),
+        instance.kind(""), Local.tripled.__doc__)
     """
     assert fresh_load(data, code, tmp_path).split() == ["9", "9", "12", "6", "int", "any", "Thrice."]
 
 
-# -- dispatch ------------------------------------------------------------------------------------------------------------------------------
+# -- dispatch ---------------------------------------------------------------------------------------------------------
 
 
 @every_way
@@ -194,7 +203,12 @@ def test_a_local_dispatching_function_is_whole_and_open(way: Way) -> None:
     kind = make_dispatcher()
     twin = way(kind)
     assert [twin(1), twin(True), twin("x"), twin({"a": 1, "b": None})] == ["whole", "whole", "other", "whole,other"]
-    assert (twin.__name__, twin.__doc__, twin.note, twin.__qualname__) == ("kind", "Which kind?", "kept", kind.__qualname__)
+    assert (twin.__name__, twin.__doc__, twin.note, twin.__qualname__) == (
+        "kind",
+        "Which kind?",
+        "kept",
+        kind.__qualname__,
+    )
     twin.register(str, lambda value: "text")
     assert twin("x") == "text"
     assert twin.dispatch(bool).__wrapped__ if hasattr(twin.dispatch(bool), "__wrapped__") else True
@@ -229,7 +243,7 @@ def test_a_dispatching_method_alone(way: Way) -> None:
     assert twin.dispatcher.dispatch(int)(None, 1) == "number"
 
 
-# -- partial ---------------------------------------------------------------------------------------------------------------------------------
+# -- partial ----------------------------------------------------------------------------------------------------------
 
 
 class Named(functools.partial):  # type: ignore[type-arg]
@@ -270,7 +284,7 @@ def compare(one: int, other: int) -> int:
     return other - one
 
 
-# -- builtin methods ----------------------------------------------------------------------------------------------------------------------
+# -- builtin methods --------------------------------------------------------------------------------------------------
 
 
 @every_way
@@ -289,12 +303,14 @@ def test_a_builtin_method_of_an_object_outside_of_the_copy_is_shared() -> None:
 
 
 @every_way
-@pytest.mark.parametrize("function", [len, os.getpid, dict.fromkeys, str.join, object.__init__, bytes.fromhex, type.__call__], ids=repr)
+@pytest.mark.parametrize(
+    "function", [len, os.getpid, dict.fromkeys, str.join, object.__init__, bytes.fromhex, type.__call__], ids=repr
+)
 def test_builtin_functions_and_methods_of_types(way: Way, function: Any) -> None:
     assert way([function])[0] == function
 
 
-# -- descriptors --------------------------------------------------------------------------------------------------------------------------------
+# -- descriptors ------------------------------------------------------------------------------------------------------
 
 
 @pickled_ways

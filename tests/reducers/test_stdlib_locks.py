@@ -203,7 +203,14 @@ def test_a_lock_inside_a_cycle(way: Way) -> None:
 
 
 def test_locks_are_usable_in_a_fresh_process(tmp_path: Path) -> None:
-    parts = [threading.Lock(), threading.RLock(), threading.Condition(), threading.Event(), threading.Semaphore(2), queue.Queue()]
+    parts = [
+        threading.Lock(),
+        threading.RLock(),
+        threading.Condition(),
+        threading.Event(),
+        threading.Semaphore(2),
+        queue.Queue(),
+    ]
     data = safepickle.dumps(parts, 2)
     code = """
         lock, rlock, condition, event, semaphore, queue = obj
@@ -234,13 +241,18 @@ def test_copy_gives_a_fresh_lock_too(make: Callable[[], Any]) -> None:
     assert type(twin) is type(lock)
 
 
-# -- asyncio ------------------------------------------------------------------------------------------------------------------------------
+# -- asyncio ----------------------------------------------------------------------------------------------------------
 
 
 @every_way
 def test_asyncio_primitives_work_in_another_loop(way: Way) -> None:
     async def hold() -> Any:
-        lock, event, semaphore, bounded = asyncio.Lock(), asyncio.Event(), asyncio.Semaphore(2), asyncio.BoundedSemaphore(2)
+        lock, event, semaphore, bounded = (
+            asyncio.Lock(),
+            asyncio.Event(),
+            asyncio.Semaphore(2),
+            asyncio.BoundedSemaphore(2),
+        )
         condition = asyncio.Condition(lock)
         await lock.acquire()
         await semaphore.acquire()
@@ -291,7 +303,7 @@ class _NoTimeout:
     async def __aexit__(self, *details: object) -> None: ...
 
 
-# -- threading.local ------------------------------------------------------------------------------------------------------------------------
+# -- threading.local --------------------------------------------------------------------------------------------------
 
 
 class Settings(threading.local):
@@ -372,12 +384,14 @@ def test_copy_of_a_thread_local_shares_the_values() -> None:
     assert twin.stack is local.stack
 
 
-# -- multiprocessing ------------------------------------------------------------------------------------------------------------------------
+# -- multiprocessing --------------------------------------------------------------------------------------------------
 
 SPAWN = multiprocessing.get_context("spawn")
 
 
-@pytest.mark.parametrize("name", ["Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "Event", "Queue", "SimpleQueue"])
+@pytest.mark.parametrize(
+    "name", ["Lock", "RLock", "Semaphore", "BoundedSemaphore", "Condition", "Event", "Queue", "SimpleQueue"]
+)
 @pytest.mark.parametrize("verb", ["dumps", "deepcopy"])
 def test_what_processes_share_goes_by_inheritance_only(name: str, verb: str) -> None:
     shared = getattr(SPAWN, name)()

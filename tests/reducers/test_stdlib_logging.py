@@ -133,7 +133,11 @@ def test_rotating_handlers(way: Way, tmp_path: Path) -> None:
         handler.close()
     assert (tmp_path / "sized.log").read_text() == "y" * 15 + "\n"
     assert (tmp_path / "sized.log.1").read_text() == "x" * 15 + "\n"
-    assert (tmp_path / "timed.log").read_text() == (tmp_path / "watched.log").read_text() == "x" * 15 + "\n" + "y" * 15 + "\n"
+    assert (
+        (tmp_path / "timed.log").read_text()
+        == (tmp_path / "watched.log").read_text()
+        == "x" * 15 + "\n" + "y" * 15 + "\n"
+    )
     assert twins[1].rolloverAt == timed.rolloverAt
 
 

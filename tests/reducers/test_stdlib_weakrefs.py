@@ -1,10 +1,11 @@
-"""Weak references stay weak, lead to what was restored or copied, and keep nothing in the pickle that nothing else holds."""
+"""Weak references stay weak, lead to what was restored or copied, and bring nothing else into a pickle."""
 
 from __future__ import annotations
 
 import enum
 import functools
 import gc
+import itertools
 import pickle
 import sys
 import types
@@ -69,7 +70,7 @@ def dead(reference: Any) -> bool:
 OUTSIDE = Node(name="outside")
 
 
-# -- references ------------------------------------------------------------------------------------------------------------------------
+# -- references -------------------------------------------------------------------------------------------------------
 
 
 @every_way
@@ -138,11 +139,11 @@ def test_a_weak_cycle_without_an_owner_is_dead(way: Way) -> None:
 @every_way
 def test_chains_of_weak_references(way: Way) -> None:
     nodes = [Node(number=n) for n in range(50)]
-    for node, following in zip(nodes, nodes[1:], strict=False):
+    for node, following in itertools.pairwise(nodes):
         node.next = weakref.ref(following)
     twin = way(nodes)
     assert [node.next().number for node in twin[:-1]] == list(range(1, 50))
-    assert all(node.next() is following for node, following in zip(twin, twin[1:], strict=False))
+    assert all(node.next() is following for node, following in itertools.pairwise(twin))
 
 
 @every_way
@@ -175,10 +176,10 @@ def unlink(node: Any) -> None:
 @every_way
 def test_3000_siblings_that_refer_forward(way: Way) -> None:
     nodes = [Node() for _ in range(3000)]
-    for node, following in zip(nodes, nodes[1:], strict=False):
+    for node, following in itertools.pairwise(nodes):
         node.next = weakref.ref(following)
     twin = way(nodes)
-    assert all(node.next() is following for node, following in zip(twin, twin[1:], strict=False))
+    assert all(node.next() is following for node, following in itertools.pairwise(twin))
 
 
 @every_way
@@ -225,7 +226,9 @@ def test_what_has_a_name_is_alive_where_the_name_leads(way: Way, referent: Any) 
 
 
 def test_what_has_a_name_is_alive_in_a_fresh_process(tmp_path: Path) -> None:
-    data = safepickle.dumps([weakref.ref(functools.OrderedDict if hasattr(functools, "OrderedDict") else Path), weakref.WeakSet([Path])])
+    data = safepickle.dumps(
+        [weakref.ref(functools.OrderedDict if hasattr(functools, "OrderedDict") else Path), weakref.WeakSet([Path])]
+    )
     code = "from pathlib import Path; print(obj[0]() is not None, list(obj[1]) == [Path])"
     assert fresh_load(data, code, tmp_path).split() == ["True", "True"]
 
@@ -276,7 +279,7 @@ def test_a_memo_that_knows_the_referent_decides() -> None:
     assert safepickle.deepcopy([weakref.ref(node)], {id(node): other})[0]() is other
 
 
-# -- persistent ids, several dumps, protocols of picklers -----------------------------------------------------------------------------------
+# -- persistent ids, several dumps, protocols of picklers -------------------------------------------------------------
 
 
 def test_a_referent_with_a_persistent_id_is_not_asked_for_twice_in_a_wrong_way() -> None:
@@ -354,7 +357,7 @@ def test_functions_by_value_are_whole_after_a_question_about_a_weak_reference() 
     assert new_up.to() is new_node
 
 
-# -- methods, proxies, finalizers ----------------------------------------------------------------------------------------------------------
+# -- methods, proxies, finalizers -------------------------------------------------------------------------------------
 
 
 @every_way
@@ -387,7 +390,7 @@ def test_a_proxy_is_of_the_new_object(way: Way) -> None:
     del new
     gc.collect()
     with pytest.raises(ReferenceError):
-        proxy.name  # noqa: B018
+        proxy.name
 
 
 @every_way
@@ -397,7 +400,7 @@ def test_a_proxy_of_a_dead_object_and_one_that_can_be_called(way: Way) -> None:
         twin = way([proxy])[0]
         assert type(twin) is type(proxy)
         with pytest.raises(ReferenceError):
-            twin.anything  # noqa: B018
+            twin.anything
     called = Called()
     proxy, _new = way([weakref.proxy(called), called])
     assert proxy(2) == 4
@@ -436,7 +439,7 @@ def test_a_finalizer_without_its_object_is_finished(way: Way) -> None:
     assert twin() is None
 
 
-# -- containers -----------------------------------------------------------------------------------------------------------------------------
+# -- containers -------------------------------------------------------------------------------------------------------
 
 
 @every_way
@@ -487,7 +490,11 @@ def test_a_weak_set_has_the_new_members(way: Way) -> None:
 @every_way
 def test_weak_containers_on_their_owner(way: Way) -> None:
     owner = Node()
-    owner.values, owner.keys, owner.set = weakref.WeakValueDictionary(me=owner), Sized({owner: 1}), weakref.WeakSet([owner])
+    owner.values, owner.keys, owner.set = (
+        weakref.WeakValueDictionary(me=owner),
+        Sized({owner: 1}),
+        weakref.WeakSet([owner]),
+    )
     twin = way(owner)
     assert twin.values["me"] is twin
     assert twin.keys[twin] == 1
@@ -510,7 +517,9 @@ def test_weak_containers_keep_what_stays_outside_of_a_copy() -> None:
     inside = Node()
     values = weakref.WeakValueDictionary(inside=inside, outside=OUTSIDE)
     keys: Any = weakref.WeakKeyDictionary({inside: 1, OUTSIDE: 2})
-    twin_values, twin_keys, twin_set, new = safepickle.deepcopy([values, keys, weakref.WeakSet([inside, OUTSIDE]), inside])
+    twin_values, twin_keys, twin_set, new = safepickle.deepcopy(
+        [values, keys, weakref.WeakSet([inside, OUTSIDE]), inside]
+    )
     gc.collect()
     assert dict(twin_values) == {"inside": new, "outside": OUTSIDE}
     assert dict(twin_keys) == {new: 1, OUTSIDE: 2}
@@ -538,8 +547,12 @@ def test_a_value_makes_the_next_key_part_of_the_pickle(way: Way) -> None:
 def test_equal_weak_sets_give_equal_bytes(way: Way) -> None:
     members = [Node(n=n) for n in range(20)]
     for order in (members, members[::-1]):
-        assert safepickle.dumps([members, weakref.WeakSet(order)]) == safepickle.dumps([members, weakref.WeakSet(members)])
-        assert safepickle.dumps([weakref.WeakSet(order), members]) == safepickle.dumps([weakref.WeakSet(members), members])
+        assert safepickle.dumps([members, weakref.WeakSet(order)]) == safepickle.dumps(
+            [members, weakref.WeakSet(members)]
+        )
+        assert safepickle.dumps([weakref.WeakSet(order), members]) == safepickle.dumps(
+            [weakref.WeakSet(members), members]
+        )
 
 
 @every_way
@@ -562,7 +575,9 @@ def test_weak_containers_in_a_fresh_process(tmp_path: Path) -> None:
     import threading
 
     key = threading.Event()
-    data = safepickle.dumps({"key": key, "table": weakref.WeakKeyDictionary({key: fractions.Fraction(1, 2)}), "ref": weakref.ref(key)})
+    data = safepickle.dumps(
+        {"key": key, "table": weakref.WeakKeyDictionary({key: fractions.Fraction(1, 2)}), "ref": weakref.ref(key)}
+    )
     code = """
         import gc
         assert obj["ref"]() is obj["key"]
