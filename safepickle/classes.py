@@ -21,7 +21,7 @@ from . import restore
 from .errors import PicklingError
 from .references import find, importable, pickled_by_value, static_vars
 from .registry import Registry, default_registry
-from .sources import home, in_order, interned
+from .sources import home, interned
 
 __all__ = [
     "class_by_value",
@@ -107,7 +107,7 @@ def class_by_value(cls: type, pickler: Any) -> tuple[Any, ...]:
         )
     identity = _identity(cls, pickler)
     write = _writer_for(cls)
-    make, arguments, state = write(cls, identity, pickler.canonical)
+    make, arguments, state = write(cls, identity, pickler)
     return make, arguments, state, None, None, restore.fill_class
 
 
@@ -121,13 +121,13 @@ def _writer_for(cls: type) -> Any:
     return _write_named_tuple if _is_named_tuple(cls) else _write_class
 
 
-def _write_class(cls: type, identity: str, canonical: bool) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def _write_class(cls: type, identity: str, pickler: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     slots = _slots(cls)
     skip = _MADE_BY_TYPE.union(() if slots is None else slots)
     namespace = _first_attributes(cls)
     if slots is not None:
         namespace["__slots__"] = slots
-    attributes = _attributes(cls, skip | namespace.keys() - {"__slots__"}, canonical)
+    attributes = _attributes(cls, skip | namespace.keys() - {"__slots__"}, pickler)
     metaclass = None if any(type(base) is type(cls) for base in cls.__bases__) else type(cls)
     arguments = (identity, metaclass, interned(cls.__name__), cls.__bases__, namespace)
     state: dict[str, Any] = {"attributes": attributes, **_abstract_state(cls)}
@@ -173,13 +173,13 @@ _MADE_BY_TYPE: Final = frozenset({
 })  # fmt: skip
 
 
-def _attributes(cls: type, skip: Any, canonical: bool) -> dict[str, Any]:
+def _attributes(cls: type, skip: Any, pickler: Any) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
     variables = vars(cls)
     for name in list(variables):
-        if name in skip or (name == "__doc__" and variables[name] is None) or (canonical and name == "__firstlineno__"):
+        if name in skip or (name == "__doc__" and variables[name] is None) or (pickler.canonical and name == "__firstlineno__"):
             continue
-        value = variables[name] if canonical else in_order(lambda: variables[name])  # noqa: B023
+        value = pickler.by_value.in_order(lambda: variables[name])  # noqa: B023
         if type(value).__name__ == "CField" and type(value).__module__ == "_ctypes":
             continue  # made from _fields_
         if name == "__static_attributes__":
@@ -225,13 +225,13 @@ def _registered(cls: type) -> list[type]:
 # -- enumerations ---------------------------------------------------------------------------------------------------------------
 
 
-def _write_enum(cls: Any, identity: str, canonical: bool) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def _write_enum(cls: Any, identity: str, pickler: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     members = [(interned(name), member._value_, _data(cls, member)) for name, member in cls.__members__.items()]
     boundary = vars(cls).get("_boundary_")
     options = {} if boundary is None else {"boundary": boundary}
     namespace = {"__module__": home(cls.__module__), "__qualname__": interned(cls.__qualname__)}
     arguments = (identity, type(cls), interned(cls.__name__), cls.__bases__, namespace, members, options)
-    state: dict[str, Any] = {"attributes": _attributes(cls, _MADE_BY_TYPE | _made_by_enum(cls), canonical)}
+    state: dict[str, Any] = {"attributes": _attributes(cls, _MADE_BY_TYPE | _made_by_enum(cls), pickler)}
     contents = {name: held for name, member in cls.__members__.items() if any(held := _contents(member)) and member._name_ == name}
     if contents:
         state["members"] = contents
@@ -321,11 +321,11 @@ def _is_named_tuple(cls: type) -> bool:
     )
 
 
-def _write_named_tuple(cls: Any, identity: str, canonical: bool) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def _write_named_tuple(cls: Any, identity: str, pickler: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     variables = vars(cls)
     new = cls.__new__
     skip = _MADE_BY_TYPE | {name for name in variables if _is_made_by_namedtuple(cls, name)}
-    state: dict[str, Any] = {"attributes": _attributes(cls, skip, canonical)}
+    state: dict[str, Any] = {"attributes": _attributes(cls, skip, pickler)}
     for name, value in (("__module__", home(cls.__module__)), ("__qualname__", interned(cls.__qualname__))):
         state["attributes"][name] = value
     if getattr(new, "__annotations__", None):

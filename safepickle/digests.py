@@ -82,7 +82,7 @@ class _Questions:
     def __init__(self, registry: Registry, root: Any) -> None:
         self.registry = registry
         self.root = root  # the rules for weak references ask what else is part of it
-        self.by_value = ByValue()
+        self.by_value = ByValue(unordered=True)
 
     def reduce(self, obj: Any) -> Any:
         """What a pickler would write for an object that is no builtin container: a reduce value, or a name."""

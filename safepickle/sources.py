@@ -25,7 +25,6 @@ __all__ = [
     "function_by_value",
     "function_reference",
     "global_names",
-    "in_order",
     "reduce_cell",
     "reduce_code",
     "reduce_function",
@@ -43,9 +42,15 @@ _GIVEN: Final = frozenset({"__builtins__", "__name__", "__package__"})
 
 
 class ByValue:
-    """What one run of a pickler must remember about things by value: namespaces and cells that several functions share."""
+    """What one run of a pickler must remember about things by value: namespaces and cells that several functions share.
 
-    def __init__(self) -> None:
+    Args:
+        unordered: leave sets as they are: whoever reads them gives them an order.
+    """
+
+    def __init__(self, *, unordered: bool = False) -> None:
+        self._unordered = unordered
+        self._sorted: dict[int, Sorted] = {}
         self._namespaces: dict[int, tuple[dict[str, Any], Any]] = {}
         self._cells: dict[int, types.CellType] = {}
         self._submodules: dict[str, list[tuple[frozenset[str], types.ModuleType]]] = {}
@@ -66,6 +71,20 @@ class ByValue:
             return False
         self._cells[id(cell)] = cell
         return True
+
+    def in_order(self, read: Callable[[], Any]) -> Any:
+        """What ``read`` returns; a set that only its holder has is replaced by one that is written in order.
+
+        The pickler writes a set itself, in the order of its table. A stand-in is another object to it: what else holds
+        the set would get another set.
+        """
+        value = read()
+        if type(value) not in (set, frozenset) or self._unordered:
+            return value
+        known = self._sorted.get(id(value))
+        if known is None and (type(value) is frozenset or _holders(read) == _ONE_HOLDER + 1):
+            known = self._sorted[id(value)] = Sorted(value)  # which holds it too
+        return value if known is None else known
 
     def submodules(self, package: str) -> list[tuple[frozenset[str], types.ModuleType]]:
         """The imported modules below a package, with the names that lead there."""
@@ -163,18 +182,6 @@ def _order(value: Any) -> tuple[str, str]:
         return type(value).__name__, content_digest(value, default_registry)
     except Exception:
         return type(value).__name__, ""
-
-
-def in_order(read: Callable[[], Any]) -> Any:
-    """What ``read`` returns; a set that only its holder has is replaced by one that is written in order.
-
-    The pickler writes a set itself, in the order of its table. A stand-in is another object to it: what else holds
-    the set would get another set.
-    """
-    value = read()
-    if type(value) is frozenset or (type(value) is set and _holders(read) == _ONE_HOLDER + 1):
-        return Sorted(value)
-    return value
 
 
 def _holders(read: Callable[[], Any]) -> int:
@@ -384,8 +391,8 @@ def _function_state(function: types.FunctionType, cells: list[types.CellType], c
     code = function.__code__
     available = function.__globals__
     names = [name for name in global_names(code) if name in available and name not in _GIVEN]
-    used = {interned(name): in_order(lambda: available[name]) for name in names}  # noqa: B023
-    contents = [(cell, in_order(lambda: cell.cell_contents)) for cell in cells if _is_set(cell)]  # noqa: B023
+    used = {interned(name): context.in_order(lambda: available[name]) for name in names}  # noqa: B023
+    contents = [(cell, context.in_order(lambda: cell.cell_contents)) for cell in cells if _is_set(cell)]  # noqa: B023
     state: dict[str, Any] = {"globals": used, "cells": contents}
     modules = _used_submodules(code, [*used.values(), *(value for _, value in contents)], context)
     if modules:
@@ -396,8 +403,8 @@ def _function_state(function: types.FunctionType, cells: list[types.CellType], c
         ("qualname", interned(function.__qualname__), getattr(code, "co_qualname", function.__name__)),
         ("module", home(function.__module__), home(available.get("__name__"))),
         ("doc", function.__doc__, _own_doc(code)),
-        ("defaults", _defaults(function), None),
-        ("kwdefaults", _keyword_defaults(function), None),
+        ("defaults", _defaults(function, context), None),
+        ("kwdefaults", _keyword_defaults(function, context), None),
         ("annotations", _annotations(function), {}),
         ("type_params", getattr(function, "__type_params__", ()), ()),
     )
@@ -405,14 +412,14 @@ def _function_state(function: types.FunctionType, cells: list[types.CellType], c
     return state
 
 
-def _defaults(function: types.FunctionType) -> tuple[Any, ...] | None:
+def _defaults(function: types.FunctionType, context: ByValue) -> tuple[Any, ...] | None:
     values = function.__defaults__
-    return values and tuple([in_order(lambda: values[i]) for i in range(len(values))])  # noqa: B023
+    return values and tuple([context.in_order(lambda: values[i]) for i in range(len(values))])  # noqa: B023
 
 
-def _keyword_defaults(function: types.FunctionType) -> dict[str, Any] | None:
+def _keyword_defaults(function: types.FunctionType, context: ByValue) -> dict[str, Any] | None:
     values: Any = function.__kwdefaults__
-    return values and {interned(name): in_order(lambda: values[name]) for name in values}  # noqa: B023
+    return values and {interned(name): context.in_order(lambda: values[name]) for name in values}  # noqa: B023
 
 
 def _is_equal(value: Any, default: Any) -> bool:

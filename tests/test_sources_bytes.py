@@ -42,7 +42,7 @@ Shape.register(float)
 @dataclasses.dataclass(frozen=True)
 class Config:
     name: str = "n"
-    colors: typing.ClassVar = {Color.RED, Color.BLUE}
+    colors = {Color.RED, Color.BLUE}
 
 class Point(typing.NamedTuple):
     x: int
