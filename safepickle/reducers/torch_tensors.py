@@ -5,9 +5,9 @@ for that), by the first tensor that uses it; the others refer to that one, so vi
 tensors share memory again after loading. Under ``torch.save``, or wherever somebody else takes care of tensors, these
 rules stand back.
 
-What is loaded can be written to and, below a megabyte, resized; a larger one that came as a buffer stays in that buffer,
-without a copy, and ``resize_`` then raises. Out-of-band buffers are the tensors' own memory, as with numpy: what is changed
-before they are sent is sent changed.
+What is loaded can be written to and, below a megabyte, resized; a larger one that came as a buffer stays in that
+buffer, without a copy, and ``resize_`` then raises. Out-of-band buffers are the tensors' own memory, as with numpy: what
+is changed before they are sent is sent changed.
 
 Copies share storages as their originals do, and keep what ``Parameter.__deepcopy__`` loses: attributes, gradients,
 hooks.
@@ -19,6 +19,7 @@ import copyreg
 import ctypes
 import pickle
 import sys
+import weakref
 from typing import Any, Final
 
 import torch
@@ -91,7 +92,7 @@ def _classify(tensor: torch.Tensor) -> int:
     return _MARKED if tensor.is_conj() or tensor.is_neg() else _PLAIN
 
 
-_ordinary: dict[type, bool] = {torch.Tensor: True, torch.nn.Parameter: True}
+_ordinary: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 #: A subclass that overrides one of these wants to have a say in how it is copied.
 _SAY: Final = ("__torch_function__", "__torch_dispatch__", "new_empty", "clone", "detach")
@@ -99,12 +100,12 @@ _SAY: Final = ("__torch_function__", "__torch_dispatch__", "new_empty", "clone",
 
 def _is_ordinary(cls: type) -> bool:
     """Whether objects of the class are tensors with attributes and methods added, and nothing else."""
+    if cls is torch.Tensor or cls is torch.nn.Parameter:
+        return True
     answer = _ordinary.get(cls)
     if answer is None:
         base = torch.nn.Parameter if issubclass(cls, torch.nn.Parameter) else torch.Tensor
-        answer = all(_function(cls, name) is _function(base, name) for name in _SAY)
-        if "<locals>" not in cls.__qualname__:
-            _ordinary[cls] = answer  # a class that lives as long as its module
+        answer = _ordinary[cls] = all(_function(cls, name) is _function(base, name) for name in _SAY)
     return answer
 
 
