@@ -6,7 +6,7 @@ tensors share memory again after loading. Under ``torch.save``, or wherever some
 rules stand back.
 
 What is loaded can be written to and, below a megabyte, resized; a larger one that came as a buffer stays in that
-buffer, without a copy, and ``resize_`` then raises. Out-of-band buffers are the tensors' own memory, as with numpy: what
+buffer, without a copy; ``resize_`` then raises. Out-of-band buffers are the tensors' own memory, as with numpy: what
 is changed before they are sent is sent changed.
 
 Copies share storages as their originals do, and keep what ``Parameter.__deepcopy__`` loses: attributes, gradients,
