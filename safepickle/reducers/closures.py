@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Generator
 from typing import Any
 
@@ -81,11 +82,30 @@ def entangled(parts: list[Any], memo: dict[Any, Any]) -> bool:
     """Whether the parts lead to an object that is copied in this call."""
     call = running_call(memo)
     known: set[int] = set() if call is None else call.entangled
-    way = reaches(parts, lambda part: id(part) in known or copied_in_this_call(part, memo), is_shared_type(memo))
+
+    def is_copied(part: Any) -> bool:
+        if id(part) in known or copied_in_this_call(part, memo):
+            return True
+        referent = _referent(part)
+        return referent is not None and copied_in_this_call(referent, memo)
+
+    way = reaches(parts, is_copied, is_shared_type(memo))
     if way is None:
         return False
     known.update(map(id, way))  # a chain of closures is walked once, not once a link
     return True
+
+
+def _referent(obj: Any) -> Any:
+    """What a weak reference or a proxy is about; the garbage collector does not lead there."""
+    if issubclass(type(obj), weakref.ref):
+        return weakref.ref.__call__(obj)
+    if type(obj) in (weakref.ProxyType, weakref.CallableProxyType):
+        try:
+            return getattr(obj.__repr__, "__self__", None)  # a method that the proxy passes on
+        except ReferenceError:
+            return None
+    return None
 
 
 def _cell_for(cell: types.CellType, memo: dict[Any, Any]) -> types.CellType:

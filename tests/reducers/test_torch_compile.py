@@ -6,6 +6,7 @@ import functools
 import shutil
 import time
 import types
+import weakref
 
 import pytest
 
@@ -188,6 +189,14 @@ REPLACED = {
     "other method": lambda net: net.straight,
     "closure": lambda net: lambda x: net.straight(x),
     "partial": lambda net: functools.partial(Net.straight, net),
+    "closure over a weak reference": lambda net: (lambda ref: lambda x: ref().straight(x))(weakref.ref(net)),
+    "closure over a proxy": lambda net: (lambda proxy: lambda x: proxy.second(proxy.first(x)))(weakref.proxy(net)),
+    "closure over a weak method": lambda net: (lambda ref: lambda x: ref()(x))(weakref.WeakMethod(net.straight)),
+    "partial over a weak reference": lambda net: functools.partial(lambda ref, x: ref().straight(x), weakref.ref(net)),
+    "default": lambda net: lambda x, owner=net: owner.straight(x),
+    "keyword default": lambda net: lambda x, *, owner=net: owner.straight(x),
+    "in a dict": lambda net: (lambda routes: lambda x: routes["second"](routes["first"](x)))(
+        {"first": net.first.forward, "second": net.second.forward}),
     "disabled": lambda net: torch.compiler.disable(net.forward),
     "disabled, not what it calls": lambda net: torch.compiler.disable(net.forward, recursive=False),
     "in a grad mode": lambda net: torch.enable_grad()(net.forward),
