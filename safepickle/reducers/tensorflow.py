@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import copy
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from .. import restore
@@ -47,8 +47,8 @@ def add_rules(registry: Registry) -> None:
 def add_value_rules(registry: Registry) -> None:
     """Variables, eager tensors, symbolic tensors."""
     registry.add(
-        "tensorflow.python.ops.resource_variable_ops:BaseResourceVariable", reduce_variable, subclasses=True, shallow=SHARE,
-        with_pickler=True, origin=ORIGIN, summary=("by value, with declared shape and options", "independent"),
+        "tensorflow.python.ops.resource_variable_ops:BaseResourceVariable", reduce_variable, copy=copy_variable,
+        shallow=SHARE, subclasses=True, origin=ORIGIN, summary=("by value, with declared shape and options", "independent"),
     )  # fmt: skip
     registry.add("tensorflow.python.distribute.values:DistributedVariable", reduce_distributed, subclasses=True, pickles_only=True,
                  origin=ORIGIN, summary=("its value, as a plain variable", "as TensorFlow does"))  # fmt: skip
@@ -71,27 +71,44 @@ VARIABLE_INTERNALS: Final = frozenset(
 )  # fmt: skip
 
 
-def reduce_variable(variable: Any, pickler: Any) -> tuple[Any, ...]:
+def reduce_variable(variable: Any) -> tuple[Any, ...]:
     """The value, and what the constructor takes. Attributes that users or libraries have set follow."""
+    value = _value(variable)
+    options = {**_options(variable), "device": _local_device(variable.device)}
+    if not variable.dtype.is_quantized:
+        value = value.numpy()  # a tensor would become one of a graph where it is loaded within a tf.function
+    arguments = (value, options)
+    attributes = _attributes(variable)
+    return (restore.tf_variable, arguments, attributes) if attributes else (restore.tf_variable, arguments)
+
+
+def copy_variable(variable: Any, memo: dict[Any, Any]) -> Generator[Any, Any, Any]:
+    """The same value, options and strategy; TensorFlow copies the memory when one of them is assigned to."""
+    options = {**_options(variable), "device": _local_device(variable.device)}
+    if variable._distribute_strategy is not None:
+        options["distribute_strategy"] = variable._distribute_strategy
+    twin = memo[id(variable)] = restore.tf_variable(_value(variable), options)
+    twin.__dict__.update((yield _attributes(variable)))
+    return twin
+
+
+def _attributes(variable: Any) -> dict[str, Any]:
+    return {name: value for name, value in static_vars(variable).items() if name not in VARIABLE_INTERNALS}
+
+
+def _value(variable: Any) -> Any:
     if variable._in_graph_mode:
         raise PicklingError(
             f"cannot pickle the variable {variable.name!r}: it belongs to a graph, not to eager execution; save a checkpoint instead"
         )
     try:
-        value = variable.read_value()
+        return variable.read_value()
     except Exception as error:
         raise PicklingError(f"cannot pickle the variable {variable.name!r}: it has no value yet ({type(error).__name__})") from error
-    options = {**_options(variable), "device": _local_device(variable.device)}
-    if variable.constraint is not None:
-        options["constraint"] = variable.constraint
-    if pickler is None and variable._distribute_strategy is not None:  # elsewhere there is no such strategy
-        options["distribute_strategy"] = variable._distribute_strategy
-    attributes = {name: value for name, value in static_vars(variable).items() if name not in VARIABLE_INTERNALS}
-    return (restore.tf_variable, (value, options), attributes) if attributes else (restore.tf_variable, (value, options))
 
 
 def _options(variable: Any) -> dict[str, Any]:
-    return {
+    options = {
         "trainable": variable.trainable,
         "name": variable._shared_name,
         "dtype": variable.dtype,
@@ -99,14 +116,14 @@ def _options(variable: Any) -> dict[str, Any]:
         "synchronization": variable.synchronization,
         "aggregation": variable.aggregation,
     }
+    if variable.constraint is not None:
+        options["constraint"] = variable.constraint
+    return options
 
 
 def reduce_distributed(variable: Any) -> tuple[Any, ...]:
     """What the replicas of a strategy agree on; the reading process has other devices, or a strategy of its own."""
-    import tensorflow as tf
-
-    value = tf.convert_to_tensor(variable.numpy(), dtype=variable.dtype)
-    return restore.tf_variable, (value, _options(variable))
+    return restore.tf_variable, (variable.numpy(), _options(variable))
 
 
 def _local_device(name: str) -> str | None:
