@@ -204,6 +204,8 @@ def _bare_instance(cls: type[Exception], original: type[BaseException], argument
 
 def _copy_attributes(error: BaseException, made: Exception) -> None:
     made.__dict__.update(error.__dict__)
+    if "__notes__" in made.__dict__:
+        made.__dict__["__notes__"] = list(made.__dict__["__notes__"])
     for cls in type(error).__mro__:
         if cls in (BaseException, object):
             continue

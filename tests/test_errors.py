@@ -702,6 +702,27 @@ def test_a_path_through_torch_modules_is_as_one_types_it(verb, place, path):
     assert eval(path, {"obj": net}) is culprit
 
 
+def test_a_path_goes_through_the_layers_of_a_kernel():
+    triton = pytest.importorskip("triton")
+    stuck = Bad(TypeError("stays"))
+
+    def prune(configs, *arguments, **options):
+        return stuck
+
+    def body(x, n):
+        pass
+
+    kernel = triton.autotune(configs=[triton.Config({})], key=["n"], prune_configs_by={"early_config_prune": prune})(
+        triton.jit(body)
+    )
+    error = failure({"kernel": kernel})
+    assert error.path == "obj['kernel'].early_config_prune.__closure__[0].cell_contents"
+    assert "in closure variable 'stuck' of function 'test_a_path_goes" in str(error)
+    report = safepickle.explain({"kernel": kernel})
+    assert [problem.path for problem in report.problems] == [error.path]
+    assert report.size is not None
+
+
 # -- loading -----------------------------------------------------------------------------------------------------------
 
 
