@@ -104,8 +104,10 @@ def _same_place(spec: Any, module: types.ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     if spec.loader is None:
         return file is None
-    if not isinstance(file, str) or not spec.has_location or not isinstance(spec.origin, str):
+    if not spec.has_location or not isinstance(spec.origin, str):
         return True
+    if not isinstance(file, str):
+        return getattr(module, "__spec__", None) is not None  # else made by hand, under a name that is taken
     return file == spec.origin or os.path.realpath(file) == os.path.realpath(spec.origin) or file.endswith(".pyc")
 
 
@@ -265,7 +267,7 @@ def _own_names(obj: Any, function: types.FunctionType | None) -> Iterator[tuple[
     sources: list[Any] = []
     if function is not None:
         sources.append((function.__module__, function.__qualname__))
-    if isinstance(obj, type):
+    if issubclass(type(obj), type):
         sources.append((obj.__module__, obj.__qualname__))
     elif function is not obj:
         attributes = static_vars(obj)
@@ -329,7 +331,7 @@ def _search_own_module(name: str, obj: Any, function: types.FunctionType | None)
     alias = _alias(name, module, obj)
     if alias is not None:
         return alias
-    searchable = type(obj) is not types.FunctionType and not isinstance(obj, type)
+    searchable = type(obj) is not types.FunctionType and not issubclass(type(obj), type)
     for key, value in list(static_vars(module).items()):
         if type(key) is not str or not key.isidentifier():
             continue
