@@ -394,6 +394,35 @@ def test_graphs_of_a_script_work_in_a_new_process(tmp_path):
     )
 
 
+def test_code_that_torch_made_is_equal_bytes_in_processes_with_other_hash_seeds():
+    code = """
+        import hashlib, warnings
+        import safepickle, torch
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.lin = torch.nn.Linear(3, 3)
+
+            def forward(self, x):
+                return torch.relu(self.lin(x))
+
+        @torch.library.custom_op("stable_ops::triple", mutates_args=())
+        def triple(x: torch.Tensor) -> torch.Tensor:
+            return x * 3
+
+        net, x = Net(), torch.ones(1, 3)
+        net.forward = torch.compile(net.forward, mode="max-autotune")
+        for thing in (net, torch.jit.script(Net()), torch.jit.trace(Net(), x), torch.fx.symbolic_trace(Net()), triple,
+                      torch.export.export(Net(), (x,)).module(), torch.compile(lambda x: x, dynamic=True)):
+            print(hashlib.sha256(safepickle.dumps(thing)).hexdigest())
+    """
+    first, second = (run_python(code, env={"PYTHONHASHSEED": seed}) for seed in ("1", "2"))
+    assert first.split() == second.split() and len(first.split()) == 7
+
+
 def test_equal_graphs_are_equal_bytes():
     torch.manual_seed(0)
     first = safepickle.dumps(traced())
