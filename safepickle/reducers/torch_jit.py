@@ -160,7 +160,7 @@ _CONSTANTS: Final = re.compile(rb"(?:^  \w+ : Final\[.*\n)+", re.MULTILINE)
 def _in_stable_order(archive: bytes) -> bytes:
     """The archive with the constants of each class sorted: torch writes them in the order of a set.
 
-    Nothing moves but the lines of neighbouring constants, so what is said elsewhere about places in the text stays true.
+    Nothing moves but the lines of neighbouring constants: what is said elsewhere about places in the text stays true.
     """
     source = zipfile.ZipFile(io.BytesIO(archive))
     texts = {name: source.read(name) for name in source.namelist() if name.endswith(".py")}
@@ -172,7 +172,7 @@ def _in_stable_order(archive: bytes) -> bytes:
             name = entry.filename
             data = _CONSTANTS.sub(_sorted_lines, texts[name]) if name in texts else source.read(entry)
             if name.endswith("/.data/serialization_id"):
-                data = str(int.from_bytes(digest.digest()[:16], "big")).encode()  # torch makes it from the content too
+                data = str(int.from_bytes(digest.digest()[:16], "big")).encode()  # torch makes it of the content too
             digest.update(data)
             target.writestr(zipfile.ZipInfo(name), data, entry.compress_type)
     return sink.getvalue()

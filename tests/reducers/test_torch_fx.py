@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import textwrap
 import time
 import warnings
 
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import safepickle
-from tests.helpers import fresh_load, run_python
+from tests.helpers import fresh_load, run_python, run_script
 
 from .torch_ways import assert_independent, every_torch_way, fill, saved
 
@@ -394,8 +395,9 @@ def test_graphs_of_a_script_work_in_a_new_process(tmp_path):
     )
 
 
-def test_code_that_torch_made_is_equal_bytes_in_processes_with_other_hash_seeds():
-    code = """
+def test_code_that_torch_made_is_equal_bytes_in_processes_with_other_hash_seeds(tmp_path):
+    script = tmp_path / "script.py"  # one file: TorchScript keeps the place of each line
+    script.write_text(textwrap.dedent("""
         import hashlib, warnings
         import safepickle, torch
         warnings.simplefilter("ignore")
@@ -418,8 +420,8 @@ def test_code_that_torch_made_is_equal_bytes_in_processes_with_other_hash_seeds(
         for thing in (net, torch.jit.script(Net()), torch.jit.trace(Net(), x), torch.fx.symbolic_trace(Net()), triple,
                       torch.export.export(Net(), (x,)).module(), torch.compile(lambda x: x, dynamic=True)):
             print(hashlib.sha256(safepickle.dumps(thing)).hexdigest())
-    """
-    first, second = (run_python(code, env={"PYTHONHASHSEED": seed}) for seed in ("1", "2"))
+    """))
+    first, second = (run_script(script, env={"PYTHONHASHSEED": seed}) for seed in ("1", "2"))
     assert first.split() == second.split() and len(first.split()) == 7
 
 
