@@ -844,6 +844,29 @@ def test_files_of_another_kind_are_recognized(head, what):
     assert what in load(head).hint
 
 
+def raised_by(call, data):
+    try:
+        call(data)
+    except Exception as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_whatever_is_wrong_with_the_bytes_the_error_is_of_the_type_of_pickles(protocol):
+    whole = pickle.dumps({"a": [1, 2.5, "x" * 30, b"y" * 10], "t": (1, (2,)), "e": ValueError("x")}, protocol)
+    cut = [whole[:count] for count in range(1, len(whole))]
+    changed = [whole[:place] + b"\xff" + whole[place + 1 :] for place in range(len(whole))]
+    located = 0
+    for data in [*cut, *changed]:
+        theirs = raised_by(pickle.loads, data)
+        ours = raised_by(safepickle.loads, data)
+        assert isinstance(ours, type(theirs))
+        assert str(theirs) in str(ours)
+        located += getattr(ours, "offset", None) is not None
+    assert located > 0.8 * len(cut)
+
+
 def test_an_error_in_setstate_says_which_object_and_where():
     data = pickle.dumps([1, Filled(2)], 4)
     error = load(data)
