@@ -36,6 +36,13 @@ ORIGIN: Final = __name__
 Memo = dict[Any, Any]
 
 
+#: Their own ``__deepcopy__`` forgets what else is copied in the same call.
+_COPIED_WITHOUT_MEMO: Final = tuple(
+    f"torch.ao.quantization.fx.graph_module:{name}GraphModule"
+    for name in ("Fused", "Observed", "ObservedStandalone", "Quantized")
+)
+
+
 def add_rules(registry: Registry) -> None:
     """Enter the rules into the registry of built-in rules."""
     registry.add(
@@ -44,7 +51,7 @@ def add_rules(registry: Registry) -> None:
     )  # fmt: skip
     registry.add(torch.fx.Node, reduce_node, shallow=_as_torch_does, with_pickler=True, origin=ORIGIN,
                  summary=("its graph and its place there", "of the copy of its graph"))  # fmt: skip
-    for target in (torch.fx.GraphModule, "torch.fx._lazy_graph_module:_LazyGraphModule"):
+    for target in (torch.fx.GraphModule, "torch.fx._lazy_graph_module:_LazyGraphModule", *_COPIED_WITHOUT_MEMO):
         registry.add(
             target, reduce_graph_module, copy=copy_graph_module, shallow=_as_torch_does, subclasses=True,
             origin=ORIGIN, summary=("its graph and all attributes", "independent, with all attributes"),

@@ -191,8 +191,13 @@ def test_quantized_graph_module_computes_the_same():
         prepared = prepare_fx(net, get_default_qconfig_mapping("fbgemm"), (x,))
         prepared(x)
         for module in (prepared, convert_fx(safepickle.deepcopy(prepared))):
-            for other in (safepickle.loads(safepickle.dumps(module)), safepickle.deepcopy(module), saved(module)):
+            module.note, next(iter(module.graph.nodes)).mark = [1], "input"
+            for way in (lambda obj: safepickle.loads(safepickle.dumps(obj)), safepickle.deepcopy, saved):
+                other, note = way((module, module.note))
                 assert torch.equal(other(x), module(x))
+                assert other.state_dict().keys() == module.state_dict().keys()
+                assert other.note is note and note is not module.note
+                assert next(iter(other.graph.nodes)).mark == "input"
 
 
 def test_large_graph_takes_time_in_proportion_to_its_size():
