@@ -1353,6 +1353,13 @@ def fill_config(config: Any, state: dict[str, Any]) -> None:
     config.__dict__.update(state)
 
 
+def constexpr(value: Any) -> Any:
+    """A constant of a kernel."""
+    from triton.language.core import constexpr
+
+    return constexpr(value)
+
+
 # -- errors ----------------------------------------------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 - kernels of any kind and in any stack: by the name that leads to this very object, else by value with source; shared by copies
 - launchers (``kernel[grid]``) and bound methods (``kernel.run``): as kernel and grid, as kernel and name
-- ``triton.Config``: as its values
+- ``triton.Config`` and ``tl.constexpr``: as their values
 
 By value a kernel is made again by its constructor, from its function, text and options. What it has compiled, tuned or measured
 stays behind, and so do hooks that somebody added to it (``add_pre_run_hook``). It is never hashed nor asked for its
@@ -27,7 +27,7 @@ from ..errors import PicklingError
 from ..references import Reference, find, inner_function, static_vars
 from ..registry import Registry, Share
 
-__all__ = ["add_rules", "is_emptied", "reduce_config", "reduce_kernel", "reduce_launcher", "reduce_method"]
+__all__ = ["add_rules", "is_emptied", "reduce_config", "reduce_constexpr", "reduce_kernel", "reduce_launcher", "reduce_method"]
 
 ORIGIN = __name__
 
@@ -58,6 +58,7 @@ def add_rules(registry: Registry) -> None:
             origin=ORIGIN, summary=summary,
         )  # fmt: skip
     registry.add("triton.runtime.autotuner:Config", reduce_config, origin=ORIGIN, summary=("its values", "its values"))
+    registry.add("triton.language.core:constexpr", reduce_constexpr, origin=ORIGIN, summary=("its value", "its value"))
     launchers = "triton.runtime.jit:KernelInterface.__getitem__.<locals>.<lambda>"
     registry.add_function(launchers, reduce_launcher, origin=ORIGIN, summary=("its kernel and grid", "shared"))
     run = "triton.runtime.interpreter:InterpretedFunction.__init__.<locals>.run"  # an attribute of the instance until Triton 3.4
@@ -188,7 +189,7 @@ def _jit_options(kernel: Any, fields: dict[str, Any]) -> Iterator[tuple[str, Any
     interpreted = fields.get("kwargs", static_vars(fields.get("rewriter")).get("kwargs"))  # InterpretedFunction, from 3.2 on
     for name in JIT_OPTIONS:
         value = fields.get(name) if interpreted is None else interpreted.get(name)
-        if value is not None and not (isinstance(value, (list, tuple)) and not value):
+        if value is not None and not (isinstance(value, (list, tuple, set)) and not value):
             yield name, value
     shown = _own_repr(fields) if interpreted is None else interpreted.get("repr")
     if shown is not None:
@@ -322,3 +323,8 @@ _WRITERS: Final = {
 def reduce_config(config: Any) -> tuple[Any, ...]:
     """A configuration as its values, on top of what the version that loads it has by default."""
     return restore.make_config, (), dict(static_vars(config)), None, None, restore.fill_config
+
+
+def reduce_constexpr(constant: Any) -> tuple[Any, ...]:
+    """A constant as its value: the type beside it is not the same in each version."""
+    return restore.constexpr, (static_vars(constant)["value"],)

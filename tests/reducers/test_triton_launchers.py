@@ -198,6 +198,18 @@ def test_a_configuration_from_another_version_gets_this_version_s_defaults() -> 
         restore.fill_config(tuned, {})
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_constant_comes_back_with_its_value_and_type(protocol: int) -> None:
+    import triton.language as tl
+
+    for value in (3, 1.5, True, None, "text", tl.float32, tuned.scale):
+        constant = tl.constexpr(value)
+        for twin in (pickle.loads(safepickle.dumps(constant, protocol)), safepickle.deepcopy(constant)):
+            assert type(twin) is tl.constexpr
+            assert twin.value is value or twin.value == value
+            assert vars(twin).keys() == vars(constant).keys()
+
+
 # -- objects that hold kernels -----------------------------------------------------------------------------------------
 
 

@@ -248,6 +248,8 @@ def test_the_pickle_of_a_kernel_in_a_short_module_has_about_34_bytes(tmp_path: P
 def test_weights_only_loading_accepts_a_kernel_that_was_declared_safe() -> None:
     import torch
 
+    if not hasattr(tuned.scale, "__qualname__"):
+        pytest.skip("torch asks for it, and kernels have it from Triton 3.4 on")
     file = io.BytesIO()
     torch.save({"weight": torch.ones(2), "kernel": tuned.scale}, file, pickle_module=safepickle)
     file.seek(0)
@@ -325,6 +327,8 @@ def test_gluon_kernels_on_triton_s_own_functions_are_found_where_gluon_has_them(
     gluon = pytest.importorskip("triton.experimental.gluon.language")
     import triton.language as tl
 
+    if not hasattr(gluon, "cdiv"):
+        pytest.skip("this version of Triton makes none")
     assert type(gluon.cdiv) is not type(tl.cdiv)
     for protocol in PROTOCOLS:
         assert pickle.loads(safepickle.dumps(gluon.cdiv, protocol)) is gluon.cdiv
