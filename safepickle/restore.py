@@ -646,8 +646,9 @@ def make_enum(
         type.__delattr__(made, "__init__")
         if "__new_member__" in vars(made):
             type.__delattr__(made, "__new_member__")
+        kind: Any = metaclass
         if "_new_member_" in vars(made):  # since 3.11: what flags make their combinations with
-            own, _, use_arguments = metaclass._find_new_({}, *metaclass._get_mixins_(name, bases))
+            own, _, use_arguments = kind._find_new_({}, *kind._get_mixins_(name, bases))
             type.__setattr__(made, "_new_member_", own)
             type.__setattr__(made, "_use_args_", use_arguments)
         identities.remember(made, identity)
@@ -670,8 +671,9 @@ def make_named_tuple(identity: str, name: str, fields: tuple[str, ...], defaults
         known = _living(identity, type)
         if known is not None:
             return known  # type: ignore[no-any-return]
-        renamed = any(field.startswith("_") for field in fields)  # as `rename=True` has done before
-        made: type = collections.namedtuple(name, fields, rename=renamed, defaults=defaults or None)  # type: ignore[misc]  # noqa: PYI024
+        make: Any = collections.namedtuple
+        again = any(field.startswith("_") for field in fields)  # as `rename=True` has made such names before
+        made: type = make(name, fields, rename=again, defaults=defaults or None)
         identities.remember(made, identity)
         return made
 
@@ -790,7 +792,8 @@ def make_new_type(identity: str, name: str, supertype: Any) -> Any:
     with identities.lock:
         known = _living(identity, typing.NewType)
         if known is None:
-            known = typing.NewType(name, supertype)
+            make: Any = typing.NewType
+            known = make(name, supertype)
             known.__module__ = identity.partition(":")[0]
             identities.remember(known, identity)
         return known
@@ -1598,7 +1601,7 @@ def torch_process_group(name: str, ranks: tuple[int, ...]) -> Any:
     return found[0]
 
 
-# -- TensorFlow --------------------------------------------------------------------------------------------------------------------
+# -- TensorFlow --------------------------------------------------------------------------------------------------------
 
 
 def tf_tensor(value: Any, dtype: str) -> Any:
@@ -1672,7 +1675,7 @@ def tf_table(cls: type, options: dict[str, Any], contents: tuple[Any, Any]) -> A
     _check_subclass(cls, (MutableHashTable, DenseHashTable), "a lookup table")
     with tf.init_scope():
         table = cls(**options)
-        table.insert(*contents)  # type: ignore[attr-defined]
+        table.insert(*contents)
     return table
 
 
@@ -1691,14 +1694,14 @@ def _check_subclass(cls: Any, kinds: type | tuple[type, ...], what: str) -> None
         raise UnpicklingError(f"malformed pickle: {cls!r} is not the type of {what}")
 
 
-# -- tf.function -------------------------------------------------------------------------------------------------------------------
+# -- tf.function -------------------------------------------------------------------------------------------------------
 
 
-def _tf_function_type() -> type:
+def _tf_function_type() -> Any:
     import tensorflow  # noqa: F401  (the whole of it: a part of it cannot be imported first)
     from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
-    return Function  # type: ignore[no-any-return]
+    return Function
 
 
 def tf_function_by_name(module: str, qualname: str, path: tuple[str, ...]) -> Any:
@@ -1706,7 +1709,8 @@ def tf_function_by_name(module: str, qualname: str, path: tuple[str, ...]) -> An
     found = resolve(module, qualname, path)
     if not isinstance(found, _tf_function_type()):
         raise UnpicklingError(
-            f"the reference {module}:{qualname} leads to a {type(found).__qualname__} here, not to a tf.function: is it decorated there?"
+            f"the reference {module}:{qualname} leads to a {type(found).__qualname__} here, not to a tf.function: is "
+            "it decorated here too?"
         )
     return found
 
@@ -1743,7 +1747,7 @@ def fill_tf_function(function: Any, state: dict[str, Any]) -> None:
     if defaults is not None and type(inner) is types.FunctionType and not (inner.__defaults__ or inner.__kwdefaults__):
         # It refers to this tf.function, and is itself still waiting for its defaults, which are part of the signature.
         inner.__defaults__, inner.__kwdefaults__ = defaults
-    kind.__init__(function, inner, state["name"], **options)  # type: ignore[misc]
+    kind.__init__(function, inner, state["name"], **options)
     _mark_as_decorator(inner, function)
     function.__dict__.update(attributes)
 
@@ -1773,7 +1777,7 @@ def tf_method(instance: Any, owner: type | None, name: str) -> Any:
     """
     _check(name, str, "the name of a method")
     cls = instance if isinstance(instance, type) else type(instance)
-    found = inspect.getattr_static(cls, name, None) if owner is None else vars(owner).get(name)
+    found: Any = inspect.getattr_static(cls, name, None) if owner is None else vars(owner).get(name)
     if isinstance(found, classmethod):
         found = found.__func__
     if not isinstance(found, _tf_function_type()):
@@ -1787,8 +1791,8 @@ def tf_method(instance: Any, owner: type | None, name: str) -> Any:
 class InstanceFunctions(weakref.WeakKeyDictionary[Any, Any]):
     """TensorFlow's table of the functions of a decorated method, by instance.
 
-    TensorFlow's functions hold their instance weakly. One that was loaded from a pickle may be all that there is of its instance, so it holds it
-    strongly, and the table holds the function weakly: else the class would keep both for ever.
+    TensorFlow's functions hold their instance weakly. One that was loaded from a pickle may be all that there is of its
+    instance, so it holds it strongly, and the table holds the function weakly: else the class would keep both for ever.
     """
 
     def __getitem__(self, instance: Any) -> Any:
@@ -1820,9 +1824,9 @@ def _keep_instance(method: Any, instance: Any, bound: Any) -> None:
 
 
 def tf_concrete_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The concrete function of a signature: the one that is traced already, else one that is traced when it is first used.
+    """The concrete function of a signature: the one that is traced already, else one that is traced when it is used.
 
-    While a pickle is loaded the objects that the function reads may be incomplete.
+    While a pickle is loaded, the objects that the function reads may be incomplete.
     """
     _check(function, _tf_function_type(), "a tf.function")
     for traced in function._function_cache.values() if "_function_cache" in function.__dict__ else ():
@@ -1841,10 +1845,10 @@ def _same_signature(one: Any, other: Any) -> bool:
         return False
 
 
-_untraced: list[type] = []
+_untraced: list[Any] = []
 
 
-def _untraced_type() -> type:
+def _untraced_type() -> Any:
     """A concrete function that is traced when something is asked of it."""
     if not _untraced:
         from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
@@ -1859,7 +1863,8 @@ def _untraced_type() -> type:
             self.__class__ = ConcreteFunction
             return getattr(self, name)
 
-        _untraced.append(type("UntracedConcreteFunction", (ConcreteFunction,), {"__module__": __name__, "__getattr__": trace}))
+        body = {"__module__": __name__, "__getattr__": trace}
+        _untraced.append(type("UntracedConcreteFunction", (ConcreteFunction,), body))
     return _untraced[0]
 
 
@@ -2591,7 +2596,7 @@ def _set_origin(error: BaseException, origin: dict[str, Any]) -> None:
     error.__suppress_context__ = origin.get("suppress", False)
 
 
-# -- Keras -----------------------------------------------------------------------------------------------------------------------
+# -- Keras -------------------------------------------------------------------------------------------------------------
 
 
 def _keras_kinds() -> tuple[type, ...]:
@@ -2603,8 +2608,9 @@ def _keras_kinds() -> tuple[type, ...]:
 
 
 def keras_object(cls: type) -> Any:
-    """A layer, model, operation, metric, loss or optimizer before its ``__init__``; :func:`fill_keras_object` brings its attributes."""
+    """A layer, model, operation, metric, loss or optimizer, empty; :func:`fill_keras_object` brings its attributes."""
     _check_subclass(cls, _keras_kinds(), "an object of Keras")
+    base: Any
     for base in cls.__mro__:
         # That of Keras itself: it wraps ``build``, and a user's own may want arguments.
         if "__new__" in vars(base) and (base.__module__ or "").startswith("keras."):
@@ -2680,7 +2686,7 @@ def fill_keras_node(node: Any, state: dict[str, Any]) -> None:
 
 
 def keras_tracker() -> Any:
-    """What collects the variables and layers among the attributes of an object, empty; :func:`fill_keras_tracker` fills it."""
+    """What collects the variables and layers of an object, empty; :func:`fill_keras_tracker` fills it."""
     from keras.src.utils.tracking import Tracker
 
     return object.__new__(Tracker)
@@ -2692,11 +2698,10 @@ def fill_keras_tracker(tracker: Any, state: dict[str, Any]) -> None:
 
     _check(tracker, Tracker, "a tracker")
     tests = _keras_tests()
-    tracker.config = {
-        name: (tests.get(name, test), collection) for name, (test, collection, _members) in state["collections"].items()
-    }
+    collections = state["collections"].items()
+    tracker.config = {name: (tests.get(name, test), collection) for name, (test, collection, _) in collections}
     # From the members and not from the collection, which may be still incomplete here.
-    tracker.stored_ids = {name: {id(member) for member in members} for name, (_, _, members) in state["collections"].items()}
+    tracker.stored_ids = {name: {id(member) for member in members} for name, (_, _, members) in collections}
     tracker.__dict__.update(state["attributes"])
 
 

@@ -39,13 +39,14 @@ class Pair:
 
 
 VALUES = [
-    None, True, False, 0, 1, -1, 255, 256, -128, 2**100, -(2**100), 0.0, -0.0, 1.0, float("inf"), float("nan"), 1j, 1 + 0j, "", "a", "1",
-    "é", "\ud800", b"", b"a", bytearray(b"a"), (), (1,), [], [1], [[1]], {}, {"a": 1}, {1: "a"}, set(), {1}, frozenset(), frozenset({1}),
+    None, True, False, 0, 1, -1, 255, 256, -128, 2**100, -(2**100), 0.0, -0.0, 1.0, float("inf"), float("nan"),
+    1j, 1 + 0j, "", "a", "1", "é", "\ud800", b"", b"a", bytearray(b"a"), (), (1,), [], [1], [[1]], {}, {"a": 1},
+    {1: "a"}, set(), {1}, frozenset(), frozenset({1}),
     ..., NotImplemented, range(3), slice(1, 2), int, Node, len, Color.RED, Color.BLUE, datetime.date(2020, 1, 1),
-    decimal.Decimal("1.0"), decimal.Decimal("1.00"), fractions.Fraction(1, 3), collections.OrderedDict(a=1), collections.deque([1]),
-    collections.deque([1], 5), collections.Counter("aab"), Node(), Node(1), Pair(1, 2), Pair(2, 1), "x" * 63, "x" * 64, "x" * 65, "x" * 66,
-    [1, 2], [2, 1], ["ab", "c"], ["a", "bc"], [["a"], "b"], ["a", ["b"]], {"a": 1, "b": 2}, {"b": 2, "a": 1}, {1, 2}, {frozenset({1}), 2},
-    {(1, 2), 3}, {Color.RED, 1},
+    decimal.Decimal("1.0"), decimal.Decimal("1.00"), fractions.Fraction(1, 3), collections.OrderedDict(a=1),
+    collections.deque([1]), collections.deque([1], 5), collections.Counter("aab"), Node(), Node(1), Pair(1, 2),
+    Pair(2, 1), "x" * 63, "x" * 64, "x" * 65, "x" * 66, [1, 2], [2, 1], ["ab", "c"], ["a", "bc"], [["a"], "b"],
+    ["a", ["b"]], {"a": 1, "b": 2}, {"b": 2, "a": 1}, {1, 2}, {frozenset({1}), 2}, {(1, 2), 3}, {Color.RED, 1},
 ]  # fmt: skip
 
 
@@ -57,13 +58,16 @@ def test_different_values_have_different_digests() -> None:
 
 def test_a_copy_has_the_digest_of_the_original() -> None:
     for value in VALUES:
-        assert digest(safepickle.loads(safepickle.dumps(value))) == digest(value) == digest(safepickle.deepcopy(value)), value
+        assert (
+            digest(safepickle.loads(safepickle.dumps(value))) == digest(value) == digest(safepickle.deepcopy(value))
+        ), value
     assert digest(VALUES) == digest(safepickle.deepcopy(VALUES))
 
 
 def test_the_order_of_dictionaries_counts_that_of_sets_does_not() -> None:
     words = [f"word {i}" for i in range(50)]
-    assert digest(set(words)) == digest(set(reversed(words))) == digest({*words})
+    backwards = words[::-1]
+    assert digest(set(words)) == digest(set(backwards)) == digest({*words})
     assert digest(dict.fromkeys(words)) != digest(dict.fromkeys(reversed(words)))
     one, two = set(range(1000)), set(range(1000, 2000))
     two.update(range(1000))
@@ -99,7 +103,7 @@ def test_types_count_where_values_are_equal() -> None:
     assert digest(Sub([1])) != digest([1])
 
 
-# -- cycles and depth ------------------------------------------------------------------------------------------------------------
+# -- cycles and depth --------------------------------------------------------------------------------------------------
 
 
 def chain(length: int, value: object = None):
@@ -165,7 +169,7 @@ def test_cycles() -> None:
 
 def ring(values):
     nodes = [Node(v) for v in values]
-    for left, right in zip(nodes, nodes[1:] + nodes[:1]):
+    for left, right in zip(nodes, nodes[1:] + nodes[:1], strict=True):
         left.next, right.previous = right, left
     return nodes
 
@@ -235,7 +239,7 @@ def test_sets_on_large_cycles_take_bounded_time() -> None:
     assert time.perf_counter() - start < 60
 
 
-# -- what is more than data ---------------------------------------------------------------------------------------------------------
+# -- what is more than data --------------------------------------------------------------------------------------------
 
 
 def test_functions_and_classes_by_what_they_are_not_by_where() -> None:
@@ -308,13 +312,30 @@ def test_mutual_recursion_of_many_functions_takes_no_time() -> None:
 def test_arrays_by_their_values() -> None:
     np = pytest.importorskip("numpy")
     a = np.arange(12.0).reshape(3, 4)
-    assert digest(a) == digest(a.copy()) == digest(np.asfortranarray(a)) == digest(np.arange(24.0).reshape(3, 8)[:, ::2] / 2)
-    others = [a.T, a.astype("f4"), a.reshape(4, 3), a + 1, a.astype(">f8"), a.tolist(), a[:2], np.array(1.0), np.float64(1.0)]
+    assert (
+        digest(a)
+        == digest(a.copy())
+        == digest(np.asfortranarray(a))
+        == digest(np.arange(24.0).reshape(3, 8)[:, ::2] / 2)
+    )
+    others = [
+        a.T,
+        a.astype("f4"),
+        a.reshape(4, 3),
+        a + 1,
+        a.astype(">f8"),
+        a.tolist(),
+        a[:2],
+        np.array(1.0),
+        np.float64(1.0),
+    ]
     assert len({digest(x) for x in [a, *others]}) == len(others) + 1
     objects = np.array([["a", None], [{1}, 2.5]], dtype=object)
     assert digest(objects) == digest(copy.deepcopy(objects)) != digest(objects.T)
     structured = np.zeros(2, dtype=[("x", "i4"), ("y", "f8")])
-    assert digest(structured) == digest(structured.copy()) and digest(np.array(["é", "b"])) == digest(np.array(["é", "b"]))
+    assert digest(structured) == digest(structured.copy()) and digest(np.array(["é", "b"])) == digest(
+        np.array(["é", "b"])
+    )
     cyclic, twin = np.empty(1, dtype=object), np.empty(1, dtype=object)
     cyclic[0], twin[0] = [cyclic], [twin]
     assert digest(cyclic) == digest(twin)
@@ -326,7 +347,16 @@ def test_tensors_by_their_values() -> None:
     assert digest(base) == digest(base.clone()) == digest(torch.arange(24.0).reshape(3, 8)[:, ::2] / 2)
     assert digest(base[1:]) == digest(base[1:].clone())
     parameter = torch.nn.Parameter(base.clone())
-    others = [base.T, base.half(), base.bfloat16(), base + 1, parameter, base.clone().requires_grad_(), base.int(), base.to(torch.cfloat)]
+    others = [
+        base.T,
+        base.half(),
+        base.bfloat16(),
+        base + 1,
+        parameter,
+        base.clone().requires_grad_(),
+        base.int(),
+        base.to(torch.cfloat),
+    ]
     assert len({digest(x) for x in [base, *others]}) == len(others) + 1
     assert digest(parameter) == digest(torch.nn.Parameter(base.clone()))
     assert digest(base.to(torch.cfloat).conj()) == digest(base.to(torch.cfloat).conj().resolve_conj())
@@ -349,7 +379,9 @@ def test_objects_with_locks_and_other_rules() -> None:
 
     mine = safepickle.Registry()
     mine.register(Handle, lambda handle: (Handle, (handle.path,)))
-    assert digest(Handle("a"), registry=mine) == digest(Handle("a"), registry=mine) != digest(Handle("b"), registry=mine)
+    assert (
+        digest(Handle("a"), registry=mine) == digest(Handle("a"), registry=mine) != digest(Handle("b"), registry=mine)
+    )
 
 
 def test_a_part_that_cannot_be_pickled_is_named() -> None:
@@ -373,8 +405,9 @@ def test_the_same_in_every_process() -> None:
         loop = []
         loop.append((loop, {"x", "y", "z"}))
         for obj in (
-            {"a", "b", "c"}, [frozenset({("x", 1), ("y", 2)})], nodes, loop, Color, {Color.RED, Color.BLUE}, lambda x: x in {"p", "q", "r"},
-            functools.partial(print, sep={"s"}), {datetime.date(2020, 1, i) for i in range(1, 9)}, Node, {Node, Color, int, str, len},
+            {"a", "b", "c"}, [frozenset({("x", 1), ("y", 2)})], nodes, loop, Color, {Color.RED, Color.BLUE},
+            lambda x: x in {"p", "q", "r"}, functools.partial(print, sep={"s"}),
+            {datetime.date(2020, 1, i) for i in range(1, 9)}, Node, {Node, Color, int, str, len},
             {frozenset({frozenset({"a", "b"}), "c"}), "d"}, collections.Counter("abracadabra"),
         ):
             print(safepickle.digest(obj))

@@ -44,7 +44,7 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Import
         sys.modules.pop(name, None)
 
 
-# -- modules ---------------------------------------------------------------------------------------------------------------------
+# -- modules -----------------------------------------------------------------------------------------------------------
 
 
 def test_modules_that_any_process_finds() -> None:
@@ -53,7 +53,17 @@ def test_modules_that_any_process_finds() -> None:
     import os.path
 
     assert collections.abc and os.path and json.decoder
-    for name in ("sys", "json", "json.decoder", "os.path", "posixpath", "collections.abc", "importlib._bootstrap", "builtins", "_thread"):
+    for name in (
+        "sys",
+        "json",
+        "json.decoder",
+        "os.path",
+        "posixpath",
+        "collections.abc",
+        "importlib._bootstrap",
+        "builtins",
+        "_thread",
+    ):
         if name in sys.modules:
             assert importable(name), name
 
@@ -64,8 +74,13 @@ def test_the_main_script_is_none_of_them() -> None:
 
 def test_a_module_that_is_not_imported_is_none_of_them() -> None:
     assert not importable("this_module_does_not_exist")
-    code = "from safepickle.references import importable\nimport sys\nassert 'ftplib' not in sys.modules and not importable('ftplib')"
-    run_python(code)
+    run_python(
+        """
+        import sys
+        from safepickle.references import importable
+        assert "ftplib" not in sys.modules and not importable("ftplib")
+        """
+    )
 
 
 def test_modules_that_only_this_process_knows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +89,12 @@ def test_modules_that_only_this_process_knows(tmp_path: Path, monkeypatch: pytes
     spec = importlib.util.spec_from_file_location("_gen_module_7", tmp_path / "generated.py")
     loaded = importlib.util.module_from_spec(spec)
     fake = types.ModuleType("ftplib")
-    for name, module in (("by_hand_module", by_hand), ("_gen_module_7", loaded), ("json.by_hand", by_hand), ("ftplib", fake)):
+    for name, module in (
+        ("by_hand_module", by_hand),
+        ("_gen_module_7", loaded),
+        ("json.by_hand", by_hand),
+        ("ftplib", fake),
+    ):
         monkeypatch.setitem(sys.modules, name, module)
         assert not importable(name), name
     import json
@@ -83,7 +103,9 @@ def test_modules_that_only_this_process_knows(tmp_path: Path, monkeypatch: pytes
     assert not importable("json.by_hand"), "an attribute that somebody has set is not what an import makes"
 
 
-def test_a_module_of_the_same_name_in_another_file(imported: Importer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_of_the_same_name_in_another_file(
+    imported: Importer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     imported("twofold", "x = 1\n")
     assert importable("twofold")
     (tmp_path / "elsewhere").mkdir()
@@ -106,7 +128,7 @@ def test_the_answer_follows_the_search_path(imported: Importer, tmp_path: Path) 
     assert importable("moved_away")
 
 
-# -- walking ------------------------------------------------------------------------------------------------------------------------
+# -- walking -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_name_is_followed_by_attributes_and_then_by_what_instances_hold() -> None:
@@ -114,7 +136,12 @@ def test_a_name_is_followed_by_attributes_and_then_by_what_instances_hold() -> N
 
     assert walk(json, "JSONDecoder.decode") is json.JSONDecoder.decode
     assert walk(json, "_default_encoder", ("skipkeys",)) is False
-    for qualname, path in (("nothing", ()), ("f.<locals>.g", ()), ("_default_encoder", ("encode",)), ("loads", ("__class__",))):
+    for qualname, path in (
+        ("nothing", ()),
+        ("f.<locals>.g", ()),
+        ("_default_encoder", ("encode",)),
+        ("loads", ("__class__",)),
+    ):
         with pytest.raises(AttributeError):
             walk(json, qualname, path)
 
@@ -141,11 +168,14 @@ def test_load_gives_the_module_and_not_what_its_parent_shows(imported: Importer)
         load("hiding.nothing")
 
 
-# -- from an object to its name ---------------------------------------------------------------------------------------------------------
+# -- from an object to its name ----------------------------------------------------------------------------------------
 
 
 def test_functions_classes_and_methods_under_their_own_names(imported: Importer) -> None:
-    m = imported("plain", "def f(): pass\nclass C:\n    def m(self): pass\n    class D:\n        @staticmethod\n        def s(): pass\n")
+    m = imported(
+        "plain",
+        "def f(): pass\nclass C:\n    def m(self): pass\n    class D:\n        @staticmethod\n        def s(): pass\n",
+    )
     assert find(m.f) == ("plain", "f", ()) and find(m.C) == ("plain", "C", ()) and find(m.C.m) == ("plain", "C.m", ())
     assert find(m.C.D.s) == ("plain", "C.D.s", ()) and str(find(m.C.D)) == "plain:C.D"
 
@@ -155,17 +185,30 @@ def test_the_function_below_what_took_its_place(imported: Importer) -> None:
         "decorated",
         "import functools\nclass Wrapper:\n    def __init__(self, fn):\n        self.fn, self.calls = fn, 0\n"
         "def wrap(fn):\n    return Wrapper(Wrapper(fn))\n@wrap\ndef f(): pass\n"
-        "def wraps(fn):\n    @functools.wraps(fn)\n    def inner(): return fn()\n    return inner\n@wraps\ndef g(): pass\n"
+        "def wraps(fn):\n    @functools.wraps(fn)\n    def inner(): return fn()\n    return inner\n"
+        "@wraps\ndef g(): pass\n"
         "@functools.lru_cache\ndef h(): pass\n",
     )
-    assert find(m.f.fn.fn) == ("decorated", "f", ("fn", "fn")) and find(m.f) == ("decorated", "f", ()) and find(m.f.fn) == ("decorated", "f", ("fn",))
+    assert (
+        find(m.f.fn.fn) == ("decorated", "f", ("fn", "fn"))
+        and find(m.f) == ("decorated", "f", ())
+        and find(m.f.fn) == ("decorated", "f", ("fn",))
+    )
     assert find(m.g) == ("decorated", "g", ()) and find(m.g.__wrapped__) == ("decorated", "g", ("__wrapped__",))
     assert find(m.h) == ("decorated", "h", ()) and find(m.h.__wrapped__) == ("decorated", "h", ("__wrapped__",))
 
 
 def test_another_name_in_the_same_module(imported: Importer) -> None:
-    m = imported("renamed", "def cos_(): pass\nkernel = _long_name = cos_\ndef cos_(): pass\nf = lambda: 0\nclass C:\n    m = lambda self: 0\n")
-    assert find(m.kernel) == ("renamed", "kernel", ()) and find(m.cos_) == ("renamed", "cos_", ()) and find(m.f) == ("renamed", "f", ())
+    m = imported(
+        "renamed",
+        "def cos_(): pass\nkernel = _long_name = cos_\ndef cos_(): pass\nf = lambda: 0\n"
+        "class C:\n    m = lambda self: 0\n",
+    )
+    assert (
+        find(m.kernel) == ("renamed", "kernel", ())
+        and find(m.cos_) == ("renamed", "cos_", ())
+        and find(m.f) == ("renamed", "f", ())
+    )
 
 
 def test_a_name_that_was_there_and_leads_elsewhere_now(imported: Importer) -> None:
@@ -192,14 +235,19 @@ def test_modules_that_the_user_wants_by_value_have_none(imported: Importer) -> N
     assert find(m.f) is not None and not pickled_by_value("valued_package.inner")
     cloudpickle.register_pickle_by_value(parent)
     try:
-        assert pickled_by_value("valued_package.inner") and not pickled_by_value("valued_package_2") and find(m.f) is None
+        assert (
+            pickled_by_value("valued_package.inner") and not pickled_by_value("valued_package_2") and find(m.f) is None
+        )
     finally:
         cloudpickle.unregister_pickle_by_value(parent)
     assert find(m.f) is not None
 
 
 def test_objects_without_a_module_are_found_by_identity_in_others(imported: Importer) -> None:
-    m = imported("holding", "class Op:\n    def __init__(self, fn): self.fn = fn\ndef make():\n    return Op(None)\nop = make()\n")
+    m = imported(
+        "holding",
+        "class Op:\n    def __init__(self, fn): self.fn = fn\ndef make():\n    return Op(None)\nop = make()\n",
+    )
     assert find(m.op, everywhere=False) is None
     assert find(m.op) == ("holding", "op", ()) and find(m.make()) is None
 
@@ -215,7 +263,13 @@ def test_references_load_in_a_fresh_process(imported: Importer, tmp_path: Path) 
         data = safepickle.dumps(things, protocol)
         back = pickle.loads(data)
         assert all(a is b for a, b in zip(back, things, strict=True)) and b"make_code" not in data
-    fresh_load(data, "import fresh_names as m\nassert obj == [m.f.fn, m.kept, m.g, m.C.D.m, m.C.D]", tmp_path, [tmp_path], loader="pickle")
+    fresh_load(
+        data,
+        "import fresh_names as m\nassert obj == [m.f.fn, m.kept, m.g, m.C.D.m, m.C.D]",
+        tmp_path,
+        [tmp_path],
+        loader="pickle",
+    )
 
 
 def test_nothing_is_imported_while_pickling() -> None:

@@ -20,14 +20,16 @@ from safepickle import restore
 
 from .helpers import run_python
 
-CODE = restore.make_code(sys.implementation.cache_tag, *safepickle.sources.reduce_code((lambda x: x + 1).__code__)[1][1:])
+CODE = restore.make_code(
+    sys.implementation.cache_tag, *safepickle.sources.reduce_code((lambda x: x + 1).__code__)[1][1:]
+)
 
 
 def refused(match: str = "malformed pickle"):
     return pytest.raises(pickle.UnpicklingError, match=match)
 
 
-# -- the module itself ----------------------------------------------------------------------------------------------------------
+# -- the module itself -------------------------------------------------------------------------------------------------
 
 
 def test_importing_it_imports_no_library() -> None:
@@ -42,14 +44,19 @@ def test_importing_it_imports_no_library() -> None:
 
 def test_nothing_in_it_loads_a_nested_pickle() -> None:
     tree = ast.parse(Path(restore.__file__).read_text())
-    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} | {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} | {
+        n.id for n in ast.walk(tree) if isinstance(n, ast.Name)
+    }
     assert not names & {"loads", "Unpickler", "eval", "exec", "compile_command", "marshal", "find_class"}
 
 
 def test_every_function_that_we_write_a_call_to_is_in_the_list() -> None:
     import pickletools
 
-    class Local(abc.ABC):
+    class Point(typing.NamedTuple):
+        x: int
+
+    class Local(abc.ABC):  # noqa: B024
         @property
         def x(self):
             return 1
@@ -64,9 +71,19 @@ def test_every_function_that_we_write_a_call_to_is_in_the_list() -> None:
     module = types.ModuleType("by_hand")
     module.f = types.FunctionType((lambda: 0).__code__, module.__dict__)
     T = typing.TypeVar("T")
-    point = typing.NamedTuple("Point", [("x", int)])
     k = 1
-    things = [Local, Local.make, Color.RED, module, T, typing.NewType("N", int), point, lambda: k, types.FunctionType, vars(fractions.Fraction)["from_float"]]
+    things = [
+        Local,
+        Local.make,
+        Color.RED,
+        module,
+        T,
+        typing.NewType("N", int),
+        Point,
+        lambda: k,
+        types.FunctionType,
+        vars(fractions.Fraction)["from_float"],
+    ]
     strings: list[str] = []
     written = set()
     for op, arg, _ in pickletools.genops(safepickle.dumps(things, 2)):
@@ -77,11 +94,13 @@ def test_every_function_that_we_write_a_call_to_is_in_the_list() -> None:
     assert len(written) >= 15 and written <= set(restore.__all__), written - set(restore.__all__)
 
 
-# -- names ---------------------------------------------------------------------------------------------------------------------
+# -- names -------------------------------------------------------------------------------------------------------------
 
 
 def test_a_reference_to_a_module_that_is_not_here_says_what_was_looked_for() -> None:
-    with refused(r"cannot load the reference no_such_module:kernel\.fn: module 'no_such_module' cannot be imported here"):
+    with refused(
+        r"cannot load the reference no_such_module:kernel\.fn: module 'no_such_module' cannot be imported here"
+    ):
         restore.function("no_such_module", "kernel", ("fn",))
 
 
@@ -123,10 +142,21 @@ def test_an_attribute_of_a_class_is_a_method_or_property_of_its_own() -> None:
         def cached(self): ...
 
     assert restore.class_attribute(Local, "method") is Local.method
-    assert restore.class_attribute(Local, "prop") is Local.prop and restore.class_attribute(Local, "prop", "fget") is Local.prop.fget
+    assert (
+        restore.class_attribute(Local, "prop") is Local.prop
+        and restore.class_attribute(Local, "prop", "fget") is Local.prop.fget
+    )
     assert restore.class_attribute(Local, "made", "__func__") is Local.made.__func__
     assert restore.class_attribute(Local, "cached", "func") is Local.cached.func
-    for arguments in (("data",), ("evil",), ("missing",), ("method", "__globals__"), ("prop", "fset"), ("prop", "__class__"), ("__class__",)):
+    for arguments in (
+        ("data",),
+        ("evil",),
+        ("missing",),
+        ("method", "__globals__"),
+        ("prop", "fset"),
+        ("prop", "__class__"),
+        ("__class__",),
+    ):
         with refused("no method or property"):
             restore.class_attribute(Local, *arguments)
     with refused("must be type"):
@@ -174,7 +204,7 @@ def test_modules_are_modules() -> None:
             make({})
 
 
-# -- functions --------------------------------------------------------------------------------------------------------------------
+# -- functions ---------------------------------------------------------------------------------------------------------
 
 
 def test_code_of_another_version_is_refused_before_it_is_made() -> None:
@@ -218,7 +248,7 @@ def test_a_method_needs_something_to_call() -> None:
         restore.bind_method(5, 6)
 
 
-# -- classes ------------------------------------------------------------------------------------------------------------------------
+# -- classes -----------------------------------------------------------------------------------------------------------
 
 
 def test_a_class_needs_an_identity_and_a_metaclass() -> None:
@@ -239,7 +269,10 @@ def test_an_identity_gives_the_living_class_and_a_new_one_once_it_is_gone() -> N
 
     namespace = {"__module__": "m", "__qualname__": "X"}
     one = restore.make_class("m:X:test-1", None, "X", (), namespace)
-    assert restore.make_class("m:X:test-1", None, "Y", (int,), {}) is one and restore.identities.identity_of(one) == "m:X:test-1"
+    assert (
+        restore.make_class("m:X:test-1", None, "Y", (int,), {}) is one
+        and restore.identities.identity_of(one) == "m:X:test-1"
+    )
     restore.fill_class(one, {"attributes": {"a": 1}})
     restore.fill_class(one, {"attributes": {"a": 2}})
     assert one.a == 1
@@ -264,7 +297,9 @@ def test_two_living_objects_never_have_one_identity() -> None:
     assert [identities.remember(x, "same") for x in (a, b, c, b)] == ["same", "same-1", "same-2", "same-1"]
     assert identities.object_of("same-1") is b and identities.identity_of(c) == "same-2"
     del b
-    assert identities.object_of("same-1") is None and identities.remember(d := A(), "same") == "same-1" and d is not None
+    assert (
+        identities.object_of("same-1") is None and identities.remember(d := A(), "same") == "same-1" and d is not None
+    )
 
 
 def test_members_are_members() -> None:
