@@ -16,7 +16,7 @@ import pickle
 from collections.abc import Callable
 from typing import Any, Final
 
-from .errors import translate_pickling_error
+from .errors import check_reduced, reducer_failed, translate_pickling_error
 from .registry import Registry, Rule, default_registry, known_by_identity
 from .sources import ByValue
 
@@ -290,8 +290,6 @@ def reduce_by_rules(rules: tuple[Rule, ...], obj: Any, pickler: Any) -> Any:
     Raises:
         PicklingError: a rule raised, or returned something that ``__reduce__`` may not return.
     """
-    from .errors import check_reduced, reducer_failed
-
     for rule in rules:
         assert rule.reduce is not None
         try:
