@@ -1,4 +1,4 @@
-"""Keras objects go whole: equal predictions, the same next step, running state kept, and nothing shared with the original."""
+"""Keras objects go whole: equal predictions, same next step, running state kept, nothing of the original shared."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def assert_same_next_step(one, other):
     for ours, theirs in ((one.variables, other.variables), (one.optimizer.variables, other.optimizer.variables)):
         assert len(ours) == len(theirs)
         assert len(ours) >= 2
-        for a, b in zip(ours, theirs):
+        for a, b in zip(ours, theirs, strict=True):
             assert a is not b
             assert a.path == b.path
             np.testing.assert_allclose(array(a), array(b), rtol=1e-5, atol=1e-7)
@@ -79,15 +79,13 @@ class Net(keras.Model):
         return self.heads[0](x) + self.heads[1](x) * self.scale + self.named["third"](x)
 
 
-# -- models --------------------------------------------------------------------------------------------------------------------------
+# -- models ------------------------------------------------------------------------------------------------------------
 
 
 @two_ways
 def test_a_sequential_model_after_fit_and_predict(way, tmp_path):
-    model = fitted(
-        keras.Sequential([keras.Input((4,)), layers.Dense(3, activation="relu"), layers.BatchNormalization(), layers.Dropout(0.5, seed=1),
-                          layers.Dense(2)])
-    )  # fmt: skip
+    hidden = [layers.Dense(3, activation="relu"), layers.BatchNormalization(), layers.Dropout(0.5, seed=1)]
+    model = fitted(keras.Sequential([keras.Input((4,)), *hidden, layers.Dense(2)]))
     twin = way({"model": model, "layer": model.layers[0], "kernel": model.layers[0].kernel})
     assert twin["layer"] is twin["model"].layers[0]
     assert twin["kernel"] is twin["layer"].kernel
@@ -207,7 +205,8 @@ def test_functions_of_a_model_use_the_weights_of_the_copy(way):
             x, y = data[:2]
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean((self(x) - y) ** 2)
-            self.optimizer.apply_gradients(zip(tape.gradient(loss, self.trainable_variables), self.trainable_variables))
+            gradients = tape.gradient(loss, self.trainable_variables)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
             self.tracker.update_state(loss)
             return {"loss": self.tracker.result()}
 
@@ -276,7 +275,7 @@ def test_a_model_of_a_strategy_is_a_plain_one_elsewhere_and_a_copy_is_of_the_sam
     there.train_on_batch(X, Y)
 
 
-# -- layers --------------------------------------------------------------------------------------------------------------------------
+# -- layers ------------------------------------------------------------------------------------------------------------
 
 SEQUENCE = NUMBERS.rand(2, 3, 4).astype("float32")
 IMAGE = NUMBERS.rand(2, 8, 8, 3).astype("float32")
@@ -354,7 +353,7 @@ def test_a_layer_with_a_constructor_of_its_own_and_a_closure_over_itself(way):
     assert len(twin.losses) == 1
 
 
-# -- metrics, optimizers, seeds ----------------------------------------------------------------------------------------------------------
+# -- metrics, optimizers, seeds ----------------------------------------------------------------------------------------
 
 METRICS = {
     "mean": (lambda: keras.metrics.Mean(name="loss"), ([1.0, 3.0],)),
@@ -440,17 +439,18 @@ def test_a_stream_of_random_numbers_continues(way):
 @every_way
 def test_losses_policies_schedules_and_functions(way):
     loss = keras.losses.Huber(0.5)
-    new = way([loss, keras.regularizers.L2(0.1), keras.optimizers.schedules.CosineDecay(0.1, 4), keras.activations.relu])
+    penalty, schedule = keras.regularizers.L2(0.1), keras.optimizers.schedules.CosineDecay(0.1, 4)
+    new = way([loss, penalty, schedule, keras.activations.relu])
     assert float(new[0](Y, Y * 2)) == float(loss(Y, Y * 2))
-    assert float(new[1](X)) == float(keras.regularizers.L2(0.1)(X))
-    assert float(new[2](2)) == float(keras.optimizers.schedules.CosineDecay(0.1, 4)(2))
+    assert float(new[1](X)) == float(penalty(X))
+    assert float(new[2](2)) == float(schedule(2))
     assert new[3] is keras.activations.relu
     symbol = keras.KerasTensor((None, 4))
     function = keras.Function(symbol, keras.ops.sigmoid(symbol * 2))
     np.testing.assert_array_equal(array(way(function)(X)), array(function(X)))
 
 
-# -- from a script to another process, through torch, on torch ---------------------------------------------------------------------------
+# -- from a script to another process, through torch, on torch ---------------------------------------------------------
 
 SCRIPT = """
     import numpy as np
@@ -544,8 +544,9 @@ def test_keras_on_torch():
         assert keras.backend.backend() == "torch"
         X, Y = np.ones((8, 4), "float32"), np.ones((8, 2), "float32")
         inputs = keras.Input((4,))
-        functional = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Dropout(0.5, seed=1)(keras.layers.Dense(3)(inputs))))
-        for model in (functional, keras.Sequential([keras.layers.Dense(3), keras.layers.LayerNormalization(), keras.layers.Dense(2)])):
+        dense, drop, norm = keras.layers.Dense, keras.layers.Dropout, keras.layers.LayerNormalization
+        functional = keras.Model(inputs, dense(2)(drop(0.5, seed=1)(dense(3)(inputs))))
+        for model in (functional, keras.Sequential([dense(3), norm(), dense(2)])):
             model.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
             model.fit(X, Y, verbose=0)
             twins = [safepickle.deepcopy(model)] + [pickle.loads(safepickle.dumps(model, p)) for p in (2, 5)]
