@@ -348,13 +348,19 @@ def register_source(filename: str, text: str, first_line: int) -> None:
 
 def make_code(tag: str, *arguments: Any) -> types.CodeType:
     """A code object, if it was written by this very version of Python: byte code of another one crashes the interpreter."""
+    _check_version(tag, "function")
+    return types.CodeType(*arguments)
+
+
+def _check_version(tag: str, what: str) -> None:
+    _check(tag, str, "a version of Python")
     here = sys.implementation.cache_tag
     if tag != here:
         raise UnpicklingError(
-            f"this pickle holds a function by value, which was written by Python {_readable(tag)} and cannot run under "
-            f"Python {_readable(str(here))}: load it with the former, or put the function into a module so that it goes by reference"
+            f"this pickle holds a {what} by value, which was written by Python {_readable(tag)} and cannot run under "
+            f"Python {_readable(str(here))}: load it with the former, or put the {what} into a module so that it goes by "
+            "reference"
         )
-    return types.CodeType(*arguments)
 
 
 def _readable(tag: str) -> str:
@@ -502,15 +508,21 @@ def _living(identity: str, kind: type | tuple[type, ...]) -> Any:
     return known if isinstance(known, kind) else None
 
 
-def _defined_here(identity: str, kind: type | tuple[type, ...]) -> Any:
-    """What a module that is imported here (``__main__``, mostly) has under the same name with the same content."""
+def _named_here(identity: str, kind: type | tuple[type, ...]) -> Any:
+    """What a module that is imported here has under the name in an identity."""
     module, _, rest = identity.partition(":")
     found: Any = sys.modules.get(module)
     for part in rest.partition(":")[0].split("."):
         if not isinstance(found, (types.ModuleType, type)):
             return None
         found = vars(found).get(part)
-    if not isinstance(found, kind) or identities.identity_of(found) not in (None, identity):
+    return found if isinstance(found, kind) else None
+
+
+def _defined_here(identity: str, kind: type | tuple[type, ...]) -> Any:
+    """What a module that is imported here (``__main__``, mostly) has under the same name with the same content."""
+    found = _named_here(identity, kind)
+    if found is None or identities.identity_of(found) not in (None, identity):
         return None
     from .classes import identity_of
 
@@ -521,11 +533,16 @@ def _defined_here(identity: str, kind: type | tuple[type, ...]) -> Any:
 
 
 def make_class(
-    identity: str, metaclass: type | None, name: str, bases: tuple[type, ...], namespace: dict[str, Any]
+    identity: str,
+    metaclass: type | None,
+    name: str,
+    bases: tuple[type, ...],
+    namespace: dict[str, Any],
+    tag: str | None = None,
 ) -> type:
     """The class of that identity if this process knows it, else a new one without its attributes.
 
-    Without a metaclass it gets that of its bases.
+    Without a metaclass it gets that of its bases. ``tag`` is the version of Python that its methods need.
 
     A class travels with what making it has done to it, as an object does: neither the metaclass's own methods nor
     ``__init_subclass__`` are called again, which would ask for the arguments of the class statement and find a class without attributes.
@@ -537,6 +554,8 @@ def make_class(
         known = _living(identity, type)
         if known is not None:
             return known  # type: ignore[no-any-return]
+        if tag is not None:
+            _check_version(tag, "class")
         new = _native(metaclass, "__new__")
         made: type = _without_hooks(bases, lambda bases: new(metaclass, name, bases, dict(namespace)))
         _native(metaclass, "__init__")(made, name, bases, dict(namespace))
@@ -621,15 +640,19 @@ def _init_member(self: Any, member: Any) -> None:
 
 def make_enum(
     identity: str, metaclass: Any, name: str, bases: tuple[type, ...], namespace: dict[str, Any],
-    members: list[tuple[str, Any, tuple[Any, ...]]], options: dict[str, Any],
+    members: list[tuple[str, Any, tuple[Any, ...]]], options: dict[str, Any], tag: str | None = None,
 ) -> type:  # fmt: skip
     """The enumeration of that identity, with its members: name, value and the arguments of its data type."""
+    if metaclass is None:
+        metaclass = types.prepare_class(name, bases)[0]
     if not (isinstance(metaclass, type) and issubclass(metaclass, enum.EnumMeta)):
         raise UnpicklingError(f"malformed pickle: {metaclass!r} is not the type of an enumeration")
     with identities.lock:
         known = _living(identity, enum.EnumMeta)
         if known is not None:
             return known  # type: ignore[no-any-return]
+        if tag is not None:
+            _check_version(tag, "class")
         prepare: Any = vars(enum.EnumMeta)["__prepare__"].__func__
 
 
@@ -1193,12 +1216,29 @@ def make_kernel(identity: str, kind: str) -> Any:
     """
     _check(identity, str, "the identity of a kernel")
     known = identities.object_of(identity)
+    if known is None:
+        known = _kernel_defined_here(identity)
     if known is not None and isinstance(known, _kernel_types()):
         return known
     cls = _kernel_class(kind)
     made = cls.__new__(cls)
     made.__dict__[_UNFINISHED] = []
     return made
+
+
+def _kernel_defined_here(identity: str) -> Any:
+    """The kernel that this process has under the same name (in ``__main__``, mostly), if it is made from the very same."""
+    found = _named_here(identity, _kernel_types())
+    if found is None or identities.identity_of(found) is not None:
+        return None
+    from .digests import content_digest
+    from .registry import default_registry
+
+    try:
+        same = content_digest(found, default_registry)[:24] == identity.rpartition(":")[2]
+    except Exception:  # it holds something that cannot be pickled, so it is not the one that was
+        return None
+    return found if same and identities.remember(found, identity) == identity else None
 
 
 def _kernel_class(kind: str) -> Any:
@@ -2607,9 +2647,18 @@ def _keras_kinds() -> tuple[type, ...]:
     return Operation, keras.metrics.Metric, keras.losses.Loss, BaseOptimizer
 
 
-def keras_object(cls: type) -> Any:
-    """A layer, model, operation, metric, loss or optimizer, empty; :func:`fill_keras_object` brings its attributes."""
+def keras_object(cls: Any, functional: bool = False) -> Any:
+    """A layer, model, operation, metric, loss or optimizer, empty; :func:`fill_keras_object` brings its attributes.
+
+    A subclass of ``Model`` becomes one of ``Functional`` when its first instance is made from inputs and outputs.
+    """
     _check_subclass(cls, _keras_kinds(), "an object of Keras")
+    if functional:
+        from keras.src.models.model import inject_functional_model_class
+        from keras.src.ops.function import Function
+
+        if not issubclass(cls, Function):
+            inject_functional_model_class(cls)
     base: Any
     for base in cls.__mro__:
         # That of Keras itself: it wraps ``build``, and a user's own may want arguments.
@@ -2784,3 +2833,74 @@ def h5py_object(file: Any, name: str, kind: str) -> Any:
     if kind not in ("Group", "Dataset", "Datatype") or not isinstance(found, getattr(h5py, kind)):
         raise UnpicklingError(f"{name!r} in the HDF5 file {file.filename!r} is a {type(found).__name__}, not a {kind}")
     return found
+
+
+# -- compiled functions of other libraries ---------------------------------------------------------------------------------------------
+
+#: The types of objects that take a function's place in a module, beside Triton's kernels.
+COMPILED = (
+    "jaxlib._jax:PjitFunction",
+    "jaxlib.xla_extension:PjitFunction",
+    "jax._src.custom_derivatives:custom_jvp",
+    "jax._src.custom_derivatives:custom_vjp",
+    "helion.runtime.kernel:Kernel",
+    "tilelang.jit:JITImpl",
+    "cuda.tile._execution:kernel",
+    "numba.core.dispatcher:Dispatcher",
+    "numba.core.ccallback:CFunc",
+    "numba.np.ufunc.dufunc:DUFunc",
+    "numba.np.ufunc.gufunc:GUFunc",
+    "numba.stencils.stencil:StencilFunc",
+    "cupy._core.raw:RawKernel",
+    "cupy._core._kernel:ElementwiseKernel",
+    "cupy._core._reduction:ReductionKernel",
+)
+
+
+def compiled(module: str, qualname: str, path: tuple[str, ...]) -> Any:
+    """The compiled function of that name; nothing else is returned, whatever the name leads to."""
+    found = resolve(module, qualname, path)
+    if not any(f"{base.__module__}:{base.__qualname__}" in COMPILED for base in type(found).__mro__):
+        raise UnpicklingError(
+            f"the reference {'.'.join([f'{module}:{qualname}', *path])} leads to an object of type {type(found).__module__}."
+            f"{type(found).__qualname__}, which is no compiled function of a library that is known here"
+        )
+    return found
+
+
+def jax_jit(identity: str, function: Any, options: dict[str, Any]) -> Any:
+    """The jitted function of that identity if it lives here, else ``jax.jit(function, **options)``."""
+    import jax
+
+    _check(identity, str, "the identity of a compiled function")
+    _check(options, dict, "the options of jax.jit")
+    if not callable(function):
+        raise UnpicklingError(f"malformed pickle: jax.jit needs a function, not {type(function).__qualname__}")
+    with identities.lock:
+        known = identities.object_of(identity)
+        if known is not None:
+            return known
+        parameters = inspect.signature(jax.jit).parameters
+        made = jax.jit(function, **{name: value for name, value in options.items() if name in parameters})
+        identities.remember(made, identity)
+        return made
+
+
+def jax_custom_derivative(kind: str) -> Any:
+    """An empty ``jax.custom_jvp`` or ``jax.custom_vjp``; its functions follow."""
+    import jax
+
+    if kind not in ("custom_jvp", "custom_vjp"):
+        raise UnpicklingError(f"malformed pickle: {kind!r} is not a kind of custom derivative")
+    return object.__new__(getattr(jax, kind))
+
+
+def fill_jax_custom_derivative(derivative: Any, state: dict[str, Any]) -> None:
+    """Give a custom derivative its functions."""
+    import functools
+
+    import jax
+
+    _check(derivative, (jax.custom_jvp, jax.custom_vjp), "a custom derivative")
+    functools.update_wrapper(derivative, state["fun"])
+    vars(derivative).update(state)

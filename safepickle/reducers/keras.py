@@ -79,7 +79,8 @@ def reduce_object(obj: Any, pickler: Any) -> tuple[Any, ...]:
         state["signature"] = True
     if "_trainable_variables_indices" in own:
         state["indices"] = True
-    return restore.keras_object, (type(obj),), state, None, None, restore.fill_keras_object
+    arguments = (type(obj), True) if "graph" in state else (type(obj),)
+    return restore.keras_object, arguments, state, None, None, restore.fill_keras_object
 
 
 def _is_made_again(name: str, value: Any) -> bool:
@@ -182,6 +183,8 @@ def reduce_tracker(tracker: Any) -> tuple[Any, ...]:
 def reduce_container(container: Any) -> tuple[Any, ...]:
     """The items and the tracker."""
     items = list(container.items()) if isinstance(container, dict) else list(container)
+    if isinstance(container, set) and all(type(item) is str for item in items):
+        items.sort()  # not in the order of their hashes, which differ from process to process
     state = (items, container.tracker)
     return restore.keras_container, (type(container),), state, None, None, restore.fill_keras_container
 

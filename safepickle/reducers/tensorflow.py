@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import copy
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from .. import restore
-from ..copier import deepcopy
 from ..errors import PicklingError
 from ..references import static_vars
 from ..registry import SHARE, Registry
@@ -56,6 +55,7 @@ def add_tracking_rules(registry: Registry) -> None:
         registry.add(f"{module}:{name}", copy=_copy_container("_storage"), origin=ORIGIN)
     for name in ("_DictWrapper", "_TupleWrapper"):
         registry.add(f"{module}:{name}", reduce_proxy, copy=_copy_container("__wrapped__"), origin=ORIGIN)
+    registry.add("tensorflow.python.checkpoint.graph_view:ObjectGraphView", copy=copy_graph_view, origin=ORIGIN)
 
 
 #: What a tracking container remembers besides its contents.
@@ -70,11 +70,11 @@ def reduce_proxy(proxy: Any) -> tuple[Any, ...]:
     return type(proxy), (proxy.__wrapped__,)
 
 
-def _copy_container(contents: str) -> Callable[[Any, dict[Any, Any]], Any]:
+def _copy_container(contents: str) -> Callable[[Any, dict[Any, Any]], Generator[Any, Any, Any]]:
     """A copier for containers; their own calls ``copy.deepcopy`` on the contents, which knows no rules."""
 
-    def copy_container(container: Any, memo: dict[Any, Any]) -> Any:
-        inner = deepcopy(getattr(container, contents), memo)
+    def copy_container(container: Any, memo: dict[Any, Any]) -> Generator[Any, Any, Any]:
+        inner = yield getattr(container, contents)
         known = memo.get(id(container))  # the contents may lead back to the container
         if known is not None:
             return known
@@ -85,6 +85,15 @@ def _copy_container(contents: str) -> Callable[[Any, dict[Any, Any]], Any]:
         return twin
 
     return copy_container
+
+
+def copy_graph_view(view: Any, memo: dict[Any, Any]) -> Generator[Any, Any, Any]:
+    """What a checkpoint saves, on the copy of its root, which it holds weakly."""
+    yield view._root_ref()
+    twin = memo[id(view)] = object.__new__(type(view))
+    for name, value in static_vars(view).items():
+        twin.__dict__[name] = yield value
+    return twin
 
 
 def copy_module_once(module: Any) -> Any:
