@@ -2273,11 +2273,12 @@ def make_weak_reference(cls: type, target: tuple[Any, ...], callback: Any = None
 
 
 def make_weak_method(cls: type, target: tuple[Any, ...], callback: Any = None) -> weakref.WeakMethod[Any]:
-    """A ``weakref.WeakMethod`` to the method that is made of a function and its owner."""
+    """A ``weakref.WeakMethod`` to a bound method."""
     if not (isinstance(cls, type) and issubclass(cls, weakref.WeakMethod)):
         raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of weakref.WeakMethod")
     if target:
-        return cls(bind_method(*target), callback)
+        _check(target[0], types.MethodType, "the referent of a WeakMethod")
+        return cls(target[0], callback)
     gone = _Gone()
     made = cls(gone.method, callback)
     hash(made)

@@ -335,8 +335,8 @@ def reduce_method(reference: weakref.WeakMethod[Any], pickler: Any) -> tuple[Any
     """As :func:`reduce_reference`: the referent is the owner of the method."""
     method, callback = reference(), _callback_of_method(reference)
     target: tuple[Any, ...] = ()
-    if method is not None and _survey(pickler).writes(method.__self__, (method.__func__, callback)):
-        target = (method.__func__, method.__self__)
+    if method is not None and _survey(pickler).writes(method.__self__, (method, callback)):
+        target = (method,)
     attributes, slots = added(reference, _WEAK_METHOD)
     arguments = (type(reference), target) if callback is None or not target else (type(reference), target, callback)
     return restore.make_weak_method, arguments, _state(attributes, slots)
@@ -362,7 +362,7 @@ def copy_method(reference: weakref.WeakMethod[Any], memo: dict[Any, Any]) -> Ste
     if copied.__self__ is method.__self__:
         return reference
     callback = yield _callback_of_method(reference)
-    made = restore.make_weak_method(type(reference), (copied.__func__, copied.__self__), callback)
+    made = restore.make_weak_method(type(reference), (copied,), callback)
     attributes, slots = added(reference, _WEAK_METHOD)
     attributes, slots = (yield attributes), (yield slots)
     restore.set_attributes(made, attributes, slots)
