@@ -21,7 +21,7 @@ from . import restore
 from .errors import PicklingError
 from .references import find, importable, pickled_by_value, static_vars
 from .registry import Registry, default_registry
-from .sources import home, interned
+from .sources import function_reference, home, interned
 
 __all__ = [
     "class_by_value",
@@ -128,13 +128,31 @@ def _write_class(cls: type, identity: str, pickler: Any) -> tuple[Any, tuple[Any
     if slots is not None:
         namespace["__slots__"] = slots
     attributes = _attributes(cls, skip | namespace.keys() - {"__slots__"}, pickler)
-    metaclass = None if any(type(base) is type(cls) for base in cls.__bases__) else type(cls)
-    arguments = (identity, metaclass, interned(cls.__name__), cls.__bases__, namespace)
+    arguments = (identity, _metaclass(cls), interned(cls.__name__), cls.__bases__, namespace, *_tag(cls))
     state: dict[str, Any] = {"attributes": attributes, **_abstract_state(cls)}
     if getattr(attributes.get("__subclasshook__"), "__module__", None) == "typing":
         del attributes["__subclasshook__"]
         state["protocol"] = True
     return restore.make_class, arguments, state
+
+
+def _metaclass(cls: type) -> type | None:
+    """The metaclass, unless the bases bring it; not all versions of Python call it by the same name."""
+    return None if any(type(base) is type(cls) for base in cls.__bases__) else type(cls)
+
+
+def _tag(cls: type) -> tuple[str, ...]:
+    """The version of Python, if the class has code of its own, so that another one refuses the class to begin with."""
+    return (str(sys.implementation.cache_tag),) if any(map(_is_code, list(vars(cls).values()))) else ()
+
+
+def _is_code(value: Any) -> bool:
+    """Whether an attribute of a class is a function, or something around one, that goes by value."""
+    if isinstance(value, (staticmethod, classmethod)):
+        value = value.__func__
+    elif isinstance(value, property):
+        value = value.fget
+    return type(value) is types.FunctionType and function_reference(value) is None
 
 
 def _first_attributes(cls: type) -> dict[str, Any]:
@@ -236,9 +254,11 @@ def _registered(cls: type) -> list[type]:
 def _write_enum(cls: Any, identity: str, pickler: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     members = [(interned(name), member._value_, _data(cls, member)) for name, member in cls.__members__.items()]
     boundary = vars(cls).get("_boundary_")
-    options = {} if boundary is None else {"boundary": boundary}
+    inherited = getattr(cls.__bases__[-1], "_boundary_", None)
+    options = {} if boundary is inherited else {"boundary": boundary}
     namespace = {"__module__": home(cls.__module__), "__qualname__": interned(cls.__qualname__)}
-    arguments = (identity, type(cls), interned(cls.__name__), cls.__bases__, namespace, members, options)
+    name = interned(cls.__name__)
+    arguments = (identity, _metaclass(cls), name, cls.__bases__, namespace, members, options, *_tag(cls))
     state: dict[str, Any] = {"attributes": _attributes(cls, _MADE_BY_TYPE | _made_by_enum(cls), pickler)}
     contents = {
         name: held
