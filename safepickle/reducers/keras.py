@@ -54,6 +54,14 @@ def add_rules(registry: Registry) -> None:
     for name in ("TrackedList", "TrackedDict", "TrackedOrderedDict", "TrackedSet"):
         registry.add(f"keras.src.utils.tracking:{name}", reduce_container, shallow=_copy_container, origin=ORIGIN)
     registry.add("keras.src.utils.backend_utils:DynamicBackend", reduce_backend, origin=ORIGIN)
+    # A plain object, since modules go by name; this is here for the policy table, and tested.
+    registry.add("keras.src.random.seed_generator:SeedGenerator", decline, origin=ORIGIN,
+                 summary=("whole: the stream continues", "the same, independent"))  # fmt: skip
+
+
+def decline(obj: Any) -> Any:
+    """For the standard library's way."""
+    return NotImplemented
 
 
 # -- objects -----------------------------------------------------------------------------------------------------------

@@ -135,6 +135,15 @@ def add_tensor_rules(registry: Registry) -> None:
     )  # fmt: skip
     for name in ("dtypes:DType", "tensor_shape:TensorShape", "type_spec:TypeSpec"):  # they cannot change
         registry.add(f"{framework}.{name}", copy=SHARE, subclasses=True, origin=ORIGIN)
+    # What TensorFlow does is right; these are here for the policy table, and tested.
+    registry.add(
+        "tensorflow.python.ops.ragged.ragged_tensor:RaggedTensor", decline, origin=ORIGIN,
+        summary=("by value", "by value"),
+    )  # fmt: skip
+    registry.add(
+        "tensorflow.python.ops.stateful_random_ops:Generator", decline, origin=ORIGIN,
+        summary=("its state: the same next numbers", "the same, independent"),
+    )  # fmt: skip
 
 
 def reduce_tensor(tensor: Any) -> Any:
