@@ -42,6 +42,7 @@ LIBRARIES: Final[dict[str, str]] = {
     "triton": "safepickle.reducers.triton",
     "tensorflow": "safepickle.reducers.tensorflow",
     "keras": "safepickle.reducers.keras",
+    **dict.fromkeys(("cuda", "cupy", "helion", "jax", "jaxlib", "numba", "tilelang"), "safepickle.reducers.kernels"),
 }
 
 #: A rule that applies through inheritance yields to one of these defined on a more derived class.

@@ -1,4 +1,4 @@
-"""Do kernels that no name leads to arrive whole, run and compile where their source is gone, and stay one kernel at home?"""
+"""Do kernels that no name leads to arrive whole, run where their source is gone, and stay one kernel at home?"""
 
 from __future__ import annotations
 
@@ -294,18 +294,26 @@ def make_full_tuner() -> Any:
     hooks: list[str] = []
 
     @triton.autotune(
-        [triton.Config({"BLOCK": 16}, num_warps=2, num_stages=4, maxnreg=64, pre_hook=lambda args: hooks.append("config"))],
+        [
+            triton.Config(
+                {"BLOCK": 16}, num_warps=2, num_stages=4, maxnreg=64, pre_hook=lambda args: hooks.append("config")
+            )
+        ],
         key=["n"],
         reset_to_zero=["o_ptr"],
         restore_value=["x_ptr"],
         pre_hook=lambda args, reset_only=False: hooks.append("pre"),
         post_hook=lambda args, exception: hooks.append("post"),
-        prune_configs_by={"perf_model": lambda **kwargs: 1.0, "top_k": 1, "early_config_prune": lambda configs, *_, **__: configs},
+        prune_configs_by={
+            "perf_model": lambda **kwargs: 1.0,
+            "top_k": 1,
+            "early_config_prune": lambda configs, *_, **__: configs,
+        },
         do_bench=lambda call, quantiles: [7.0, 7.0, 7.0],
         cache_results=True,
     )
     @triton.jit
-    def full(x_ptr, o_ptr, n, BLOCK: "tl.constexpr"):  # type: ignore[name-defined] # noqa: F821
+    def full(x_ptr, o_ptr, n, BLOCK: triton.language.constexpr):
         return
 
     return full
@@ -315,15 +323,17 @@ def make_full_tuner() -> Any:
 def test_the_options_of_autotune_travel(tmp_path: Path) -> None:
     code = """
         config = obj.configs[0]
-        print(config.kwargs, config.num_warps, config.num_stages, config.maxnreg, obj.keys, obj.reset_to_zero, obj.restore_value)
+        print(config.kwargs, config.num_warps, config.num_stages, config.maxnreg)
+        print(obj.keys, obj.reset_to_zero, obj.restore_value)
         obj.pre_hook({}), obj.post_hook({}, None), config.pre_hook({})
         print(obj.pre_hook.__closure__[0].cell_contents, obj.user_defined_pre_hook, obj.user_defined_post_hook)
-        print(obj.do_bench(None, None), obj.perf_model(), obj.configs_top_k, obj.early_config_prune([1], {}), obj.cache_results)
+        print(obj.do_bench(None, None), obj.cache_results)
+        print(obj.perf_model(), obj.configs_top_k, obj.early_config_prune([1], {}))
     """
     assert fresh_load(safepickle.dumps(make_full_tuner()), code, tmp_path) == (
-        "{'BLOCK': 16} 2 4 64 ['n'] ['o_ptr'] ['x_ptr']\n"
+        "{'BLOCK': 16} 2 4 64\n['n'] ['o_ptr'] ['x_ptr']\n"
         "['pre', 'post', 'config'] True True\n"
-        "[7.0, 7.0, 7.0] 1.0 1 [1] True\n"
+        "[7.0, 7.0, 7.0] True\n1.0 1 [1]\n"
     )
 
 
@@ -352,7 +362,9 @@ def test_a_benchmark_that_the_tuner_made_from_its_options_is_made_again(tmp_path
         print(obj.num_warmups, obj.num_reps, made["warmup"], made["rep"])
     """
     data = safepickle.dumps(tuned)
-    assert fresh_load(data, code, tmp_path, env={"PYTHONWARNINGS": "error::DeprecationWarning:safepickle"}) == "3 5 3 5\n"
+    assert (
+        fresh_load(data, code, tmp_path, env={"PYTHONWARNINGS": "error::DeprecationWarning:safepickle"}) == "3 5 3 5\n"
+    )
 
 
 @needs_version(3, 6)
@@ -375,7 +387,9 @@ def test_gluon_and_constexpr_functions_keep_their_classes(tmp_path: Path) -> Non
 def test_a_name_that_somebody_gave_the_kernel_travels(tmp_path: Path) -> None:
     kernel = factories.make_scaled(107)
     kernel.__name__ = kernel.__qualname__ = "nice_name"
-    assert fresh_load(safepickle.dumps(kernel), "print(obj.__name__, obj.fn.__name__)", tmp_path) == "nice_name scaled\n"
+    assert (
+        fresh_load(safepickle.dumps(kernel), "print(obj.__name__, obj.fn.__name__)", tmp_path) == "nice_name scaled\n"
+    )
 
 
 # -- what cannot go ----------------------------------------------------------------------------------------------------
@@ -425,14 +439,17 @@ def _arguments() -> tuple[Any, Any]:
 def test_it_compiles_where_the_source_is_gone(tmp_path: Path) -> None:
     kernels = {kind: kernel for kind, kernel in local_kernels(tmp_path).items() if isinstance(kernel, JITFunction)}
     tuned, _ = factories.make_tuned([])
-    payload = {**{k: v for k, v in kernels.items() if v.arg_names == ["x_ptr", "o_ptr", "n", "BLOCK"]}, "a tuned kernel": tuned.fn}
+    payload = {
+        **{k: v for k, v in kernels.items() if v.arg_names == ["x_ptr", "o_ptr", "n", "BLOCK"]},
+        "a tuned kernel": tuned.fn,
+    }
     assert len(payload) >= 9
     code = """
         import torch
         from tests.reducers.triton_support import compiled_ptx
         for kind, kernel in obj.items():
-            ptx = compiled_ptx(kernel, torch.float32, torch.float32, 8, BLOCK=16) if "tuned" not in kind else compiled_ptx(
-                kernel.fn, torch.float32, torch.float32, 8, EVEN=True, BLOCK=16)
+            kernel, more = (kernel.fn, {"EVEN": True}) if "tuned" in kind else (kernel, {})
+            ptx = compiled_ptx(kernel, torch.float32, torch.float32, 8, BLOCK=16, **more)
             assert "st.global" in ptx, kind
         print(len(obj))
     """
@@ -461,7 +478,11 @@ def test_nothing_is_compiled_again_after_copying_or_loading_at_home() -> None:
     kernel = factories.make_scaled(131)
     compiled_ptx(kernel, *_arguments(), 8, BLOCK=16)
     with compilations() as done:
-        for again in (safepickle.deepcopy([kernel])[0], safepickle.copy(kernel), safepickle.loads(safepickle.dumps(kernel))):
+        for again in (
+            safepickle.deepcopy([kernel])[0],
+            safepickle.copy(kernel),
+            safepickle.loads(safepickle.dumps(kernel)),
+        ):
             compiled_ptx(again, *_arguments(), 8, BLOCK=16)
     assert done == []
 

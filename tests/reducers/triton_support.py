@@ -74,8 +74,10 @@ def compiled_ptx(kernel: Any, *arguments: Any, **constants: Any) -> str:
 
 @contextlib.contextmanager
 def compilations() -> Iterator[list[str]]:
-    """What Triton does for kernels that were not launched before, within this block: ``"compiled <name>"``, or ``"read <name>"``
-    where its cache on disk has the result."""
+    """What Triton does within this block for kernels that were not launched before.
+
+    ``"compiled <name>"``, or ``"read <name>"`` where its cache on disk has the result.
+    """
     from triton import knobs
 
     done: list[str] = []
