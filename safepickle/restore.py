@@ -1227,18 +1227,29 @@ def make_kernel(identity: str, kind: str) -> Any:
 
 
 def _kernel_defined_here(identity: str) -> Any:
-    """The kernel that this process has under the same name (in ``__main__``, mostly), if it is made from the very same."""
-    found = _named_here(identity, _kernel_types())
-    if found is None or identities.identity_of(found) is not None:
-        return None
+    """The kernel that this process has under the same name, or below it, if it is made from the very same.
+
+    That is one of ``__main__``, mostly, in a worker that runs the same script.
+    """
+    kinds = _kernel_types()
+    found = _named_here(identity, kinds)
+    while isinstance(found, kinds):
+        if _has_content(found, identity):
+            return found if identities.remember(found, identity) == identity else None
+        found = static_vars(found).get("fn")
+    return None
+
+
+def _has_content(kernel: Any, identity: str) -> bool:
     from .digests import content_digest
     from .registry import default_registry
 
+    if identities.identity_of(kernel) is not None:
+        return False
     try:
-        same = content_digest(found, default_registry)[:24] == identity.rpartition(":")[2]
+        return content_digest(kernel, default_registry)[:24] == identity.rpartition(":")[2]
     except Exception:  # it holds something that cannot be pickled, so it is not the one that was
-        return None
-    return found if same and identities.remember(found, identity) == identity else None
+        return False
 
 
 def _kernel_class(kind: str) -> Any:

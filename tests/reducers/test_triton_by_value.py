@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import safepickle
-from tests.helpers import REPOSITORY, fresh_load, run_python
+from tests.helpers import REPOSITORY, fresh_load, run_python, run_script
 
 triton = pytest.importorskip("triton")
 pytest.importorskip("torch")
@@ -251,6 +251,46 @@ def test_a_kernel_and_its_function_are_one_whichever_comes_first(tmp_path: Path)
     key = kernel.cache_key
     data = safepickle.dumps([kernel.fn, kernel])
     assert fresh_load(data, f"print(obj[1].fn is obj[0], obj[1].cache_key == {key!r})", tmp_path) == "True True\n"
+
+
+SCRIPT = """
+import multiprocessing, sys
+import triton, triton.language as tl
+import safepickle
+
+FACTOR = tl.constexpr(int(sys.argv[1]))
+
+@triton.jit
+def helper(v):
+    return v * FACTOR
+
+@triton.autotune([triton.Config({"BLOCK": 16}, pre_hook=lambda args: None)], key=["n"])
+@triton.jit
+def mine(x_ptr, n, BLOCK: tl.constexpr):
+    tl.store(x_ptr, helper(n))
+
+def is_mine(data):
+    kernel, inner = safepickle.loads(data)
+    return kernel is mine, inner is mine.fn, mine.fn.hash is None
+
+if __name__ == "__main__":
+    if sys.argv[2] == "write":
+        with open("mine.pkl", "wb") as file:
+            file.write(safepickle.dumps([mine, mine.fn]))
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            print(pool.apply(is_mine, (safepickle.dumps([mine, mine.fn]),)))
+    else:
+        with open("mine.pkl", "rb") as file:
+            print(is_mine(file.read()))
+"""
+
+
+def test_where_the_same_script_runs_its_kernels_are_the_script_s_own(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    assert run_script(script, args=["3", "write"]) == "(True, True, True)\n"
+    assert run_script(script, args=["3", "read"]) == "(True, True, True)\n"
+    assert run_script(script, args=["4", "read"]) == "(False, False, True)\n"
 
 
 # -- options -----------------------------------------------------------------------------------------------------------
