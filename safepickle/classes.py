@@ -130,6 +130,9 @@ def _write_class(cls: type, identity: str, pickler: Any) -> tuple[Any, tuple[Any
     attributes = _attributes(cls, skip | namespace.keys() - {"__slots__"}, pickler)
     arguments = (identity, _metaclass(cls), interned(cls.__name__), cls.__bases__, namespace, *_tag(cls))
     state: dict[str, Any] = {"attributes": attributes, **_abstract_state(cls)}
+    if "_backward_cls" in attributes and type(cls).__module__ == "torch.autograd.function":
+        del attributes["_backward_cls"]  # made by the metaclass, with a number that counts such classes
+        state["autograd_function"] = True
     if getattr(attributes.get("__subclasshook__"), "__module__", None) == "typing":
         del attributes["__subclasshook__"]
         state["protocol"] = True
@@ -178,14 +181,12 @@ def _has_setter(metaclass: type, name: str) -> bool:
 def _slots(cls: type) -> tuple[str, ...] | None:
     """The names of a class's own slots as they are in its dictionary; ``None`` for a class without ``__slots__``."""
     variables = vars(cls)
-    own = [
+    slots = [
         name
         for name, value in variables.items()
-        if type(value) is types.MemberDescriptorType and value.__objclass__ is cls
+        if type(value) in (types.MemberDescriptorType, types.GetSetDescriptorType) and value.__objclass__ is cls
     ]
-    if "__slots__" not in variables and not own:
-        return None
-    return (*own, *(name for name in _OWN_SLOTS if type(variables.get(name)) is types.GetSetDescriptorType))
+    return tuple(slots) if "__slots__" in variables or not set(slots).issubset(_OWN_SLOTS) else None
 
 
 #: What ``type``, ``ABCMeta`` and ``copyreg`` put into a class themselves, or what is written apart.

@@ -749,6 +749,12 @@ def _fill_protocol(cls: Any, is_one: bool) -> None:
     vars(typing.Protocol)["__init_subclass__"].__func__(cls)  # makes the hook of this version of Python
 
 
+def _fill_autograd_function(cls: Any, is_one: bool) -> None:
+    from torch.autograd.function import FunctionMeta
+
+    FunctionMeta.__init__(cls, cls.__name__, cls.__bases__, {})  # type: ignore[misc]
+
+
 def _fill_field_types(cls: Any, annotations: dict[str, Any]) -> None:
     cls.__new__.__annotations__ = annotations
 
@@ -761,6 +767,7 @@ _CLASS_STATE: dict[str, Callable[[Any, Any], None]] = {
     "registered": _fill_registered,
     "abstract": _fill_abstract,
     "protocol": _fill_protocol,
+    "autograd_function": _fill_autograd_function,
     "field_types": _fill_field_types,
 }
 

@@ -1176,3 +1176,124 @@ def test_both_verbs_leave_classes_as_they_are() -> None:
 
     twin = safepickle.deepcopy([Local, Local()])
     assert twin[0] is Local and type(twin[1]) is Local and safepickle.copy(Local) is Local
+
+
+# -- of libraries -----------------------------------------------------------------------------------------------------
+
+
+def test_functions_with_a_gradient_of_their_own_are_counted_where_they_are_loaded(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    travel(
+        """
+        import torch
+        class Double(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return 2 * x
+            @staticmethod
+            def backward(ctx, g):
+                return 20 * g
+        obj = [Double, Double.apply]
+        import safepickle
+        assert b"_autograd_function_id" not in safepickle.dumps(obj)
+        """,
+        """
+        import torch
+        class Own(torch.autograd.Function):
+            pass
+        Double, apply = obj
+        assert Double._backward_cls._autograd_function_id != Own._backward_cls._autograd_function_id
+        assert Double._backward_cls._forward_cls is Double and Double._backward_cls.__name__ == "DoubleBackward"
+        x = torch.ones(2, requires_grad=True)
+        y = apply(x)
+        y.sum().backward()
+        assert y.tolist() == [2.0, 2.0] and x.grad.tolist() == [20.0, 20.0]
+        """,
+        tmp_path,
+        timeout=100,
+    )
+
+
+def test_registries_of_instances_on_a_class(tmp_path: Path) -> None:
+    travel(
+        """
+        import threading, weakref
+        class Tracked:
+            alive = weakref.WeakSet()
+            by_name = weakref.WeakValueDictionary()
+            lock = threading.Lock()
+            everything = {}
+            def __init__(self, name):
+                self.name = name
+                Tracked.alive.add(self)
+                Tracked.by_name[name] = self
+                Tracked.everything[name] = weakref.ref(self)
+        obj = [Tracked("a"), Tracked("b")]
+        """,
+        """
+        if protocol != 2:
+            continue  # the class is known by now, and its state is its own
+        a, b = obj
+        Tracked = type(a)
+        assert set(Tracked.alive) == {a, b} and Tracked.by_name["a"] is a and Tracked.everything["b"]() is b
+        assert Tracked.lock.acquire(timeout=1)
+        Tracked.lock.release()
+        c = Tracked("c")
+        assert c in Tracked.alive and len(Tracked.by_name) == 3
+        del c
+        assert len(Tracked.alive) == 2
+        obj = a = b = None
+        """,
+        tmp_path,
+    )
+
+
+def test_a_frozen_dataclass_with_slots_below_another_one(tmp_path: Path) -> None:
+    travel(
+        """
+        import dataclasses
+        @dataclasses.dataclass(frozen=True, slots=True)
+        class A:
+            x: int
+        @dataclasses.dataclass(frozen=True, slots=True)
+        class B(A):
+            y: int = 2
+        obj = B(1)
+        """,
+        """
+        assert obj.x == 1 and obj.y == 2 and hash(obj) == hash(type(obj)(1)) and not hasattr(obj, "__dict__")
+        assert type(obj).__slots__ == ("y",) or type(obj).__slots__ == ("x", "y")
+        """,
+        tmp_path,
+    )
+
+
+def test_thousands_of_classes_and_functions_that_lead_to_each_other(tmp_path: Path) -> None:
+    travel(
+        """
+        class Top:
+            depth = 0
+        cls = Top
+        for i in range(300):
+            cls = type(f"C{i}", (cls,), {"up": cls, "depth": i + 1})
+        space = {}
+        exec("\\n".join(f"def f{i}(): return f{i + 1}" for i in range(1500)) + "\\ndef f1500(): return 7", space)
+        closure = lambda: 0
+        for i in range(3000):
+            closure = (lambda inner: lambda: inner)(closure)
+        obj = [cls, space["f0"], closure]
+        """,
+        """
+        cls, f, closure = obj
+        assert cls.depth == 300 and cls.up.depth == 299 and len(cls.__mro__) == 302
+        count = 0
+        while callable(f):
+            f, count = f(), count + 1
+        assert (f, count) == (7, 1501)
+        count = 0
+        while callable(closure):
+            closure, count = closure(), count + 1
+        assert (closure, count) == (0, 3001)
+        """,
+        tmp_path,
+    )
