@@ -51,25 +51,21 @@ def digest(obj: Any, *, registry: Registry | None = None) -> str:
         >>> safepickle.digest({"lr": 0.1, "tags": {"a", "b"}}) == safepickle.digest({"lr": 0.1, "tags": {"b", "a"}})
         True
     """
-    return content_digest(obj, default_registry if registry is None else registry)
-
-
-def content_digest(obj: Any, registry: Registry) -> str:
-    """As :func:`digest`.
-
-    Raises:
-        PicklingError: some part of the object cannot be pickled.
-    """
-    questions = _Questions(registry, obj)
+    rules = default_registry if registry is None else registry
     try:
-        graph = _Graph(questions)
-        root = graph.part(obj)
-        graph.complete()
+        return content_digest(obj, rules)
     except Exception as error:
-        translated = translate_pickling_error(error, obj, questions)
+        translated = translate_pickling_error(error, obj, _Questions(rules, obj))
         if translated is error:
             raise
         raise translated from translated.__cause__
+
+
+def content_digest(obj: Any, registry: Registry) -> str:
+    """As :func:`digest`, for use while pickling: the pickler says itself where something went wrong."""
+    graph = _Graph(_Questions(registry, obj))
+    root = graph.part(obj)
+    graph.complete()
     return _hash(root if isinstance(root, bytes) else _Digests(graph).of(root)).hex()
 
 
@@ -85,15 +81,19 @@ class _Questions:
         self.root = root  # the rules for weak references ask what else is part of it
         self.by_value = ByValue(unordered=True)
 
-    def reduce(self, obj: Any) -> Any:
-        """What a pickler would write for an object that is no builtin container: a reduce value, or a name."""
+    def reducer_override(self, obj: Any) -> Any:
+        """What the rules say."""
         from .pickler import reduce_by_rules
 
-        cls = type(obj)
-        rules = self.registry.rules_for(cls, "pickle")
-        reduced = reduce_by_rules(rules, obj, self) if rules else NotImplemented
+        rules = self.registry.rules_for(type(obj), "pickle")
+        return reduce_by_rules(rules, obj, self) if rules else NotImplemented
+
+    def reduce(self, obj: Any) -> Any:
+        """What a pickler would write for an object that is no builtin container: a reduce value, or a name."""
+        reduced = self.reducer_override(obj)
         if reduced is not NotImplemented:
             return reduced
+        cls = type(obj)
         reducer = copyreg.dispatch_table.get(cls)
         if reducer is not None:
             return reducer(obj)

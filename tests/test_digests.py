@@ -385,8 +385,14 @@ def test_objects_with_locks_and_other_rules() -> None:
 
 
 def test_a_part_that_cannot_be_pickled_is_named() -> None:
-    with pytest.raises(safepickle.PicklingError, match="generator"):
+    with pytest.raises(safepickle.PicklingError, match=r"'generator' at obj\['rows'\]\[1\]"):
         digest({"rows": [1, (i for i in ())]})
+
+    class Local:
+        running = (i for i in ())
+
+    with pytest.raises(safepickle.PicklingError, match=r"at obj\.__class__\.running"):
+        digest(Local())
 
 
 def test_the_same_in_every_process() -> None:
