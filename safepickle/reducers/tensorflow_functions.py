@@ -119,7 +119,7 @@ def reduce_function(function: Any, pickler: Any) -> Any:
             return reference.qualname  # a bare global, which loads without this package
         return restore.tf_function_by_name, tuple(reference)
     inner = python_function(function)
-    identity, stateless = (None, False) if pickler.canonical else identity_of(function, inner, pickler)
+    identity, stateless = identity_of(function, inner, pickler)
     state = function_state(function, inner)
     return restore.tf_function, (identity, stateless), state, None, None, restore.fill_tf_function
 
@@ -230,13 +230,20 @@ def _gives(attribute: Any, instance: Any, function: Any) -> bool:
 
 def identity_of(function: Any, inner: Any, pickler: Any) -> tuple[str | None, bool]:
     """The identity under which loading finds the living function at home, and whether it may be shared elsewhere."""
-    if type(inner) is not types.FunctionType or any(holds_state(part, set()) for part in function_parts(inner)):
-        return None, False  # a method, a callable object or a closure over objects: it travels with those
-    stateless = not holds_state(inner, set())
-    if not stateless and not has_name_here(function):
+    if pickler.canonical or getattr(pickler.by_value, "long_chain", False):
         return None, False
-    # Made anew each time: what the function refers to may have changed, and then a worker needs the new one.
-    identity = f"{function.__module__}:{function._name}:{content_digest(function, pickler.registry)[:24]}"
+    try:
+        if type(inner) is not types.FunctionType or any(holds_state(part, set()) for part in function_parts(inner)):
+            return None, False  # a method, a callable object or a closure over objects: it travels with those
+        stateless = not holds_state(inner, set())
+        if not stateless and not has_name_here(function):
+            return None, False
+        # Made anew each time: what the function refers to may have changed, and then a worker needs the new one.
+        digest = content_digest(function, pickler.registry)
+    except RecursionError:
+        pickler.by_value.long_chain = True  # functions nested this deep go without identities
+        return None, False
+    identity = f"{function.__module__}:{function._name}:{digest[:24]}"
     known = restore.identities.identity_of(function)
     if known is None or not known.startswith(identity):
         known = restore.identities.remember(function, identity)

@@ -17,7 +17,7 @@ from tests.travel import travel
 
 from . import tensorflow_examples as examples
 from .tensorflow_examples import Counter, Doubler
-from .ways import every_way, pickled_ways
+from .ways import WAYS, every_way, pickled_ways
 
 ONE = tf.constant(1.0)
 TWO = tf.constant(2.0)
@@ -222,6 +222,21 @@ def test_a_callable_object_and_a_partial_method_travel_with_their_object(way):
     twin[0].v.assign(5.0)
     assert [float(f(TWO)) for f in twin[1:]] == [10.0, 11.0]
     assert [float(f(TWO)) for f in parts[1:]] == [4.0, 5.0]
+
+
+@pytest.mark.parametrize("way", [WAYS["protocol 5"], WAYS["deepcopy"]], ids=["protocol 5", "deepcopy"])
+def test_a_long_chain_of_closures(way):
+    def after(inner):
+        return tf.function(lambda x: inner(x))
+
+    function = tf.function(lambda x: x)
+    for _ in range(500):
+        function = after(function)
+    twin, length = way([function, tf.Variable(1.0)])[0], 0
+    while twin.python_function.__closure__:
+        twin, length = twin.python_function.__closure__[0].cell_contents, length + 1
+    assert length == 500
+    assert twin(TWO) == 2.0
 
 
 # -- functions of an instance ------------------------------------------------------------------------------------------
