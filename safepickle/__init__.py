@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING as _TYPE_CHECKING
 
 from . import errors as _errors
 from .copier import *  # noqa: F403
-from .digests import digest
 from .errors import CopyError, PicklingError, RegistrationError, UnpicklingError
 from .pickler import Pickler, dump, dumps
 from .registry import SHARE, Registry, Rule, register, rule_for, unregister
@@ -24,10 +23,13 @@ __version__ = "0.1.0"
 
 if _TYPE_CHECKING:
     from .checks import Checked, CheckError, check
+    from .digests import digest
     from .reports import Report, explain
 
 #: What is imported when it is first asked for: pickling and copying do not need it.
-_LATER = {"CheckError": "checks", "Checked": "checks", "check": "checks", "Report": "reports", "explain": "reports"}
+_LATER = {
+    "CheckError": "checks", "Checked": "checks", "check": "checks", "Report": "reports", "explain": "reports", "digest": "digests",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

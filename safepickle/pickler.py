@@ -14,11 +14,13 @@ from __future__ import annotations
 import io
 import pickle
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .errors import check_reduced, reducer_failed, translate_pickling_error
 from .registry import Registry, Rule, default_registry, known_by_identity
-from .sources import ByValue
+
+if TYPE_CHECKING:
+    from .sources import ByValue
 
 __all__ = ["Pickler", "dump", "dumps"]
 
@@ -26,7 +28,7 @@ _dispatch_table_slot: Any = pickle.Pickler.dispatch_table  # type: ignore[attr-d
 _UNSET: Final = object()
 
 #: Attributes of a pickler that have their values for the length of one dump.
-_OF_ONE_DUMP: Final = ("reducer_override", "root", "by_value")
+_OF_ONE_DUMP: Final = ("reducer_override", "root", "_by_value")
 
 
 class _Answers(dict[type, "Callable[[Any], Any] | None"]):
@@ -156,6 +158,20 @@ class Pickler(pickle.Pickler):
         self.registry = default_registry if registry is None else registry
         self.buffer_callback = buffer_callback
 
+    @property
+    def by_value(self) -> ByValue:
+        """What this run remembers about functions and classes by value; made when one turns up."""
+        found: ByValue | None = self.__dict__.get("_by_value")
+        if found is None:
+            from .sources import ByValue
+
+            found = self.__dict__["_by_value"] = ByValue()
+        return found
+
+    @by_value.setter
+    def by_value(self, value: ByValue) -> None:
+        self.__dict__["_by_value"] = value
+
     def dump(self, obj: Any, /) -> None:
         """Write the pickle of an object.
 
@@ -179,7 +195,7 @@ class Pickler(pickle.Pickler):
         attributes["reducer_override"] = override  # the C pickler reads the attribute once, when the dump begins
         registry._live.add(answers)
         self.root = obj
-        self.by_value = ByValue()
+        attributes.pop("_by_value", None)
         try:
             try:
                 super().dump(obj)
@@ -210,7 +226,7 @@ class Pickler(pickle.Pickler):
         from .deep import DeepPickler
 
         self.clear_memo()
-        self.by_value = ByValue()
+        self.__dict__.pop("_by_value", None)
         if self._buffers is not None:
             self._buffers.begin_again()
         persistent_id = self.persistent_id if hasattr(self, "persistent_id") else None
@@ -256,8 +272,8 @@ class Pickler(pickle.Pickler):
 
     def reducer_override(self, obj: Any, /) -> Any:
         """Reduce an object by the rules of the registry; ``NotImplemented`` where none applies."""
-        if "by_value" not in self.__dict__:  # called from outside of a dump
-            self.by_value = ByValue()
+        if "root" not in self.__dict__:  # called from outside of a dump
+            self.__dict__.pop("_by_value", None)
         answer = self._answer_for(type(obj))
         return NotImplemented if answer is None else answer(obj)
 

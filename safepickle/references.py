@@ -224,7 +224,7 @@ def find(obj: Any, *, everywhere: bool = True) -> Reference | None:
     if reference is not None:
         key = id(obj)
         try:
-            _found[key] = (weakref.ref(obj, lambda ref: _forget(key, ref)), reference)
+            _found[key] = (weakref.ref(obj, lambda ref, forget=_forget: forget(key, ref)), reference)
         except TypeError:
             pass
     return reference

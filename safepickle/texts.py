@@ -45,7 +45,7 @@ class CodeCache(Generic[T]):
         value = make(code)
         if value is not None:
             key, entries = id(code), self._entries
-            entries[key] = (weakref.ref(code, lambda ref: _forget(entries, key, ref)), value)
+            entries[key] = (weakref.ref(code, lambda ref, forget=_forget: forget(entries, key, ref)), value)
         return value
 
 
