@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from .. import restore, sources
 from ..errors import PicklingError
-from ..references import find, static_vars, written_as_global
+from ..references import find, inner_function, static_vars, written_as_global
 from ..registry import Registry, Share
 from .kernels import current_identity, function_name
 
@@ -150,10 +150,12 @@ def _cells(function: types.FunctionType) -> dict[str, Any]:
 # -- by value ----------------------------------------------------------------------------------------------------------
 
 
-def reduce_by_value(kernel: Any, fields: dict[str, Any], pickler: Any) -> tuple[Any, ...]:
+def reduce_by_value(kernel: Any, fields: dict[str, Any], pickler: Any) -> Any:
     """The class, as one of a few kinds, and what its constructor needs."""
     cls = type(kernel)
     kind = KINDS.get((cls.__module__, cls.__qualname__))
+    if kind is None and inner_function(kernel) is None:
+        return NotImplemented  # nothing that Triton made is in it
     if kind is None:
         raise PicklingError(
             f"cannot pickle the kernel {function_name(kernel)}: no importable name leads to it, and only its own "

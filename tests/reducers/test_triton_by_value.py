@@ -442,6 +442,11 @@ def test_a_kernel_of_a_library_s_own_class_is_refused_by_value_with_its_name() -
     assert safepickle.deepcopy([kernel])[0] is kernel
 
 
+def test_a_library_s_own_class_without_a_function_of_triton_goes_as_any_object(tmp_path: Path) -> None:
+    code = "print(obj.size, obj[(2,)]())"
+    assert fresh_load(safepickle.dumps(holders.Sized(5)), code, tmp_path) == "5 (5, (2,))\n"
+
+
 def test_a_kind_that_this_version_of_triton_lacks_is_named() -> None:
     from safepickle import restore
 
