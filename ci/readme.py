@@ -1,6 +1,7 @@
 """Writes the generated parts of README.md: the policy table from the rules, the comparison from the demo.
 
-``python ci/readme.py`` rewrites both; ``--check`` only says whether the policy table is up to date (exit status 1 if not).
+``python ci/readme.py`` rewrites both; ``--check`` only says whether the policy table is up to date (exit status 1 if
+not).
 """
 
 import re
@@ -16,7 +17,11 @@ COMPARISON = "demo --markdown"
 def command(arguments: str) -> str:
     """What ``python -m safepickle`` prints."""
     done = subprocess.run(
-        [sys.executable, "-m", "safepickle", *arguments.split()], capture_output=True, text=True, check=True, cwd=README.parent
+        [sys.executable, "-m", "safepickle", *arguments.split()],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=README.parent,
     )
     return done.stdout.strip()
 
@@ -39,6 +44,8 @@ if __name__ == "__main__":
     text = README.read_text(encoding="utf-8")
     policy = command(POLICY)
     if "--check" in sys.argv[1:]:
-        sys.exit(0 if current(text, "policy table") == policy else "README.md: the policy table is not that of the rules")
+        sys.exit(
+            0 if current(text, "policy table") == policy else "README.md: the policy table is not that of the rules"
+        )
     text = with_block(text, "policy table", policy)
     README.write_text(with_block(text, "comparison", command(COMPARISON)), encoding="utf-8")
