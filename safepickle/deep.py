@@ -19,7 +19,7 @@ Steps = Generator[Any, Any, None]
 _PythonPickler: Any = pickle._Pickler  # type: ignore[attr-defined]
 _BATCH: Final = 1000
 #: An object that makes a new part whenever it is asked has no end.
-_MOST_LEVELS: Final = 1_000_000
+_MOST_LEVELS: Final = 200_000
 _CONTAINERS: Final = (tuple, list, dict, set, frozenset)
 
 
