@@ -35,7 +35,7 @@ Stack = list[tuple[Any, Generator[Any, Any, Any]]]
 _NOTHING: Final = object()
 
 #: The copier that does not recurse gives up at this depth: an object that makes a new part whenever it is asked has no end.
-MOST_LEVELS: Final = 400_000
+MOST_LEVELS: Final = 200_000
 
 #: Types whose objects are their own copies.
 ATOMIC: Final[frozenset[type]] = frozenset(
