@@ -471,6 +471,44 @@ def test_a_kernel_that_cannot_be_rebuilt_is_named(tmp_path: Path) -> None:
     assert "make_scaled.<locals>.times" in printed and "out of order" in printed
 
 
+def test_a_hidden_text_is_refused_where_kernels_are_interpreted(tmp_path: Path) -> None:
+    data = safepickle.dumps(hidden.define_kernel(hidden.add), 4)
+    code = f"""
+        import pickle
+        try:
+            pickle.loads({data!r})
+        except pickle.UnpicklingError as error:
+            print(error)
+    """
+    printed = fresh_load(safepickle.dumps(None), code, tmp_path, env=MODES["interpreter"])
+    assert "nowhere.in.particular:combined" in printed and "interpreter" in printed
+
+
+def test_a_kernel_without_a_text_is_interpreted_where_it_arrives_and_not_compiled(tmp_path: Path) -> None:
+    write = """
+        import triton, triton.language as tl, safepickle
+        exec(compile("@triton.jit\\ndef textless(x_ptr, n):\\n    tl.store(x_ptr, n)", "<nowhere>", "exec"))
+        with open("textless.pkl", "wb") as file:
+            file.write(safepickle.dumps(textless))
+    """
+    read = """
+        import pickle, torch
+        with open("textless.pkl", "rb") as file:
+            data = file.read()
+        try:
+            kernel = pickle.loads(data)
+            x = torch.zeros(1)
+            kernel[(1,)](x, 3)
+            print(x.tolist())
+        except pickle.UnpicklingError as error:
+            print(error)
+    """
+    run_python(write, cwd=tmp_path, env=MODES["interpreter"])
+    assert run_python(read, cwd=tmp_path, env=MODES["interpreter"]) == "[3.0]\n"
+    printed = run_python(read, cwd=tmp_path, env=MODES["compiler"])
+    assert "cannot rebuild the kernel __main__:textless" in printed
+
+
 # -- running and compiling ---------------------------------------------------------------------------------------------
 
 
