@@ -27,7 +27,7 @@ def add_rules(registry: Registry) -> None:
     """Enter the rules into the registry of built-in rules."""
     registry.add(
         object, reduce_stand_in, subclasses=True, only=is_callable_class, pickles_only=True, origin=__name__,
-        summary=("by the name of the function whose place it took, if it did", "as any object"),
+        summary=("one in the place of a function: by that function's name; any other: as with pickle", "as with copy"),
     )  # fmt: skip
 
 
