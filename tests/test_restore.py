@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 
 import safepickle
-from safepickle import restore
+from safepickle import restore, sources
 
 from .helpers import run_python
 
 CODE = restore.make_code(
-    sys.implementation.cache_tag, *safepickle.sources.reduce_code((lambda x: x + 1).__code__)[1][1:]
+    sys.implementation.cache_tag, *sources.reduce_code((lambda x: x + 1).__code__)[1][1:]
 )
 
 
