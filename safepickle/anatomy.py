@@ -12,6 +12,7 @@ import io
 import pickletools
 import struct
 import zipfile
+import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -208,7 +209,7 @@ class _Machine:
         self.kept = 0
 
     def run(self, progress: Callable[[int], None] | None) -> None:
-        opcodes = pickletools.code2op
+        opcodes: dict[str, Any] = vars(pickletools)["code2op"]
         while not self.done:
             self.position = self.file.tell()
             code = self.file.read(1)
@@ -587,8 +588,8 @@ def _read_zip(path: Path, size: int, progress: Callable[[int], None] | None) -> 
         ValueError,
         RuntimeError,
         OSError,
-        zipfile.zlib.error,
-    ) as error:  # type: ignore[attr-defined]
+        zlib.error,
+    ) as error:
         document.problem = f"not a readable zip file: {error}"
     if not document.pickles and document.problem is None:
         document.problem = "a zip file without a pickle"

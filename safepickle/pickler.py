@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pickler", "dump", "dumps"]
 
-_dispatch_table_slot: Any = pickle.Pickler.dispatch_table  # type: ignore[attr-defined]
+_dispatch_table_slot: Any = pickle.Pickler.dispatch_table
 _UNSET: Final = object()
 
 #: Attributes of a pickler that have their values for the length of one dump.

@@ -113,7 +113,7 @@ def reaches(
             return [*way, obj]
         cls = type(obj)
         if cls is types.FunctionType:
-            parts = function_parts(obj)
+            parts = function_parts(obj)  # type: ignore[arg-type]
         elif issubclass(cls, _CLOSED) or closed(cls):
             continue
         else:

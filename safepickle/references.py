@@ -223,8 +223,9 @@ def find(obj: Any, *, everywhere: bool = True) -> Reference | None:
     reference = _search(obj, everywhere)
     if reference is not None:
         key = id(obj)
+        forget = _forget  # a global may be gone when the interpreter ends
         try:
-            _found[key] = (weakref.ref(obj, lambda ref, forget=_forget: forget(key, ref)), reference)
+            _found[key] = (weakref.ref(obj, lambda ref: forget(key, ref)), reference)
         except TypeError:
             pass
     return reference

@@ -45,7 +45,8 @@ class CodeCache(Generic[T]):
         value = make(code)
         if value is not None:
             key, entries = id(code), self._entries
-            entries[key] = (weakref.ref(code, lambda ref, forget=_forget: forget(entries, key, ref)), value)
+            forget = _forget  # a global may be gone when the interpreter ends
+            entries[key] = (weakref.ref(code, lambda ref: forget(entries, key, ref)), value)
         return value
 
 

@@ -26,7 +26,7 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @triton.jit
-def rms_norm_kernel(x_ptr, weight_ptr, out_ptr, columns, eps, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def rms_norm_kernel(x_ptr, weight_ptr, out_ptr, columns, eps, BLOCK: tl.constexpr):
     """One row a program: divide by the root of the mean square, times a weight."""
     row = tl.program_id(0)
     offsets = tl.arange(0, BLOCK)
@@ -40,7 +40,7 @@ def rms_norm_kernel(x_ptr, weight_ptr, out_ptr, columns, eps, BLOCK: tl.constexp
 @triton.autotune(configs=[triton.Config({"BLOCK": 128})], key=["n"])
 @triton.heuristics({"EVEN": lambda arguments: arguments["n"] % arguments["BLOCK"] == 0})
 @triton.jit
-def gated_kernel(gate_ptr, up_ptr, out_ptr, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):  # type: ignore[no-untyped-def]
+def gated_kernel(gate_ptr, up_ptr, out_ptr, n, EVEN: tl.constexpr, BLOCK: tl.constexpr):
     """``gate * sigmoid(gate) * up``, element by element."""
     offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     mask = offsets < n

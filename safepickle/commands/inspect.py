@@ -6,7 +6,7 @@ import argparse
 import contextlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from ..anatomy import Anatomy, Document, Node, read_file
@@ -219,7 +219,7 @@ def _print(result: dict[str, Any], arguments: argparse.Namespace) -> None:
         )
 
 
-def _sections(found: dict[str, Any]) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+def _sections(found: dict[str, Any]) -> list[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
     """The tables about one pickle: title, columns, rows."""
     here = {True: "yes", False: "no", None: ""}
     names = [(e["name"], str(e["times"]), here[e.get("here")]) for e in found["globals"]]

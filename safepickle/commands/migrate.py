@@ -142,20 +142,13 @@ class _TextsOnStack:
         if new is None:
             return None
         self._stack[-1] = (*new, *arguments[2:])
+        close: bytes = opcode.code.encode("latin-1")
         if opcode.name == "TUPLE2":
-            return b"00" + _text(new[0]) + _text(new[1]) + opcode.code.encode("latin-1")
+            return b"00" + _text(new[0]) + _text(new[1]) + close
         path = arguments[2]
         if not (isinstance(path, tuple) and all(isinstance(part, str) for part in path)):
             return None
-        return (
-            b"000"
-            + _text(new[0])
-            + _text(new[1])
-            + b"("
-            + b"".join(map(_text, path))
-            + b"t"
-            + opcode.code.encode("latin-1")
-        )
+        return b"000" + _text(new[0]) + _text(new[1]) + b"(" + b"".join(map(_text, path)) + b"t" + close
 
     def step(self, opcode: Any, argument: Any) -> None:
         """What the opcode does to the stack, as far as texts and tuples of texts go."""

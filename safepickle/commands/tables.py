@@ -29,7 +29,8 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
 def _escape(text: str) -> str:
     from rich.markup import escape
 
-    return escape(text)
+    escaped: str = escape(text)
+    return escaped
 
 
 def _print_plain(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

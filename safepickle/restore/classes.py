@@ -300,7 +300,7 @@ def _fill_protocol(cls: Any, is_one: bool) -> None:
 def _fill_autograd_function(cls: Any, is_one: bool) -> None:
     from torch.autograd.function import FunctionMeta
 
-    FunctionMeta.__init__(cls, cls.__name__, cls.__bases__, {})  # type: ignore[misc]
+    FunctionMeta.__init__(cls, cls.__name__, cls.__bases__, {})
 
 
 def _fill_field_types(cls: Any, annotations: dict[str, Any]) -> None:
