@@ -1,7 +1,7 @@
 """Is the C core of the copier built? Everything else about the package is in pyproject.toml.
 
-It is optional: where no compiler is found, the installation succeeds and the copier in Python serves. It is not tried with
-``SAFEPICKLE_PURE=1`` in the environment, on other interpreters than CPython and on those without a global lock.
+It is optional: where no compiler is found, the installation succeeds and the copier in Python serves. It is not tried
+with ``SAFEPICKLE_PURE=1`` in the environment, on other interpreters than CPython and on those without a global lock.
 """
 
 import os
@@ -18,9 +18,7 @@ wanted = (
 core = Extension(
     "safepickle._native._core",
     sources=["safepickle/_native/_core.c"],
-    extra_compile_args=[] if os.name == "nt" else ["-Wall", "-Wextra", "-Wno-unused-parameter", "-Wno-cast-function-type",
-                                                   "-Wno-missing-field-initializers"],
     optional=True,
-)  # fmt: skip
+)
 
 setup(ext_modules=[core] if wanted else [])

@@ -1,6 +1,7 @@
 """Is there a C core of the copier, and may it be used?
 
-:mod:`safepickle.copier` is the definition; the core is its twin. ``SAFEPICKLE_PURE=1`` in the environment keeps to Python.
+:mod:`safepickle.copier` is the definition; the core is its twin. ``SAFEPICKLE_PURE=1`` in the environment
+keeps to Python.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <frameobject.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -113,6 +114,8 @@ static PyObject *call_function;      /* copier._called(func, args) */
 static PyObject *pair_function;      /* copier._pair(item) -> (key, value) */
 static PyObject *state_function;     /* copier.set_state(y, state, setter) */
 static PyObject *reduce_function;    /* copier.reduce_by_protocol(x, cls) */
+static PyObject *copier_globals;
+static PyCodeObject *trace_code;     /* the code of a frame that stands for copier._copy in a traceback */
 static PyObject *dispatch_table;     /* copyreg.dispatch_table */
 static PyObject *empty_tuple;
 static PyObject *name_deepcopy, *name_append, *name_dict, *name_failed, *name_throw, *name_value;
@@ -602,6 +605,35 @@ plan_ask(Run *run, PyTypeObject *type)
     return plan;
 }
 
+/* ---- errors ------------------------------------------------------------------------------------------------------------------- */
+
+/* Add a frame to the traceback of the exception that is set, with the variables that the copier in Python has at that point: by them
+ * paths.chain_of_copy finds the way to the part that failed. */
+static void
+trace(PyObject *x, PyObject *reduced, PyObject *y, const char *what, PyObject *item)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_RecursionError) ||
+        PyErr_ExceptionMatches(PyExc_MemoryError)) {
+        return;
+    }
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyFrameObject *frame = NULL;
+    PyObject *variables = PyDict_New();
+    if (variables != NULL && PyDict_SetItemString(variables, "x", x) == 0 &&
+        (reduced == NULL || PyDict_SetItemString(variables, "reduced", reduced) == 0) &&
+        (y == NULL || PyDict_SetItemString(variables, "y", y) == 0) &&
+        (item == NULL || PyDict_SetItemString(variables, what, item) == 0)) {
+        frame = PyFrame_New(PyThreadState_Get(), trace_code, copier_globals, variables);
+    }
+    Py_XDECREF(variables);
+    PyErr_Restore(type, value, traceback); /* replaces what went wrong here */
+    if (frame != NULL) {
+        PyTraceBack_Here(frame);
+        Py_DECREF(frame);
+    }
+}
+
 /* ---- copying ---------------------------------------------------------------------------------------------------------------- */
 
 static PyObject *copy_object(Run *run, PyObject *x);
@@ -1037,7 +1069,7 @@ set_state(Run *run, PyObject *y, PyObject *state, PyObject *setter)
 }
 
 static int
-append_items(Run *run, PyObject *y, PyObject *items)
+append_items(Run *run, PyObject *x, PyObject *reduced, PyObject *y, PyObject *items)
 {
     PyObject *iterator = PyObject_GetIter(items);
     if (iterator == NULL) {
@@ -1047,8 +1079,11 @@ append_items(Run *run, PyObject *y, PyObject *items)
     PyObject *item;
     while (!failed && (item = PyIter_Next(iterator)) != NULL) {
         PyObject *copied = copy_object(run, item);
-        Py_DECREF(item);
         failed = copied == NULL;
+        if (failed) {
+            trace(x, reduced, y, "item", item);
+        }
+        Py_DECREF(item);
         if (!failed) {
             PyObject *done = PyObject_CallMethodObjArgs(y, name_append, copied, NULL);
             failed = done == NULL;
@@ -1061,7 +1096,7 @@ append_items(Run *run, PyObject *y, PyObject *items)
 }
 
 static int
-set_pairs(Run *run, PyObject *y, PyObject *pairs)
+set_pairs(Run *run, PyObject *x, PyObject *reduced, PyObject *y, PyObject *pairs)
 {
     PyObject *iterator = PyObject_GetIter(pairs);
     if (iterator == NULL) {
@@ -1081,7 +1116,13 @@ set_pairs(Run *run, PyObject *y, PyObject *pairs)
         }
         PyObject *key = copy_object(run, PyTuple_GET_ITEM(fast, 0));
         PyObject *value = key == NULL ? NULL : copy_object(run, PyTuple_GET_ITEM(fast, 1));
-        failed = value == NULL || PyObject_SetItem(y, key, value) < 0;
+        failed = value == NULL;
+        if (failed) {
+            trace(x, reduced, y, "value", PyTuple_GET_ITEM(fast, 1));
+        }
+        else {
+            failed = PyObject_SetItem(y, key, value) < 0;
+        }
         Py_XDECREF(key);
         Py_XDECREF(value);
         Py_DECREF(fast);
@@ -1105,6 +1146,7 @@ reconstruct(Run *run, PyObject *x, PyObject *reduced)
     else {
         parts = PyObject_CallFunctionObjArgs(six_function, reduced, NULL);
         if (parts == NULL) {
+            trace(x, reduced, NULL, NULL, NULL);
             return NULL;
         }
     }
@@ -1117,16 +1159,17 @@ reconstruct(Run *run, PyObject *x, PyObject *reduced)
     if (PART(2) != NULL && set_state(run, y, PART(2), size > 5 ? PyTuple_GET_ITEM(parts, 5) : Py_None) < 0) {
         goto failed;
     }
-    if (PART(3) != NULL && append_items(run, y, PART(3)) < 0) {
+    if (PART(3) != NULL && append_items(run, x, reduced, y, PART(3)) < 0) {
         goto failed;
     }
-    if (PART(4) != NULL && set_pairs(run, y, PART(4)) < 0) {
+    if (PART(4) != NULL && set_pairs(run, x, reduced, y, PART(4)) < 0) {
         goto failed;
     }
 #undef PART
     Py_DECREF(parts);
     return y;
 failed:
+    trace(x, reduced, NULL, NULL, NULL);
     Py_XDECREF(y);
     Py_DECREF(parts);
     return NULL;
@@ -1494,6 +1537,9 @@ copy_object(Run *run, PyObject *x)
     }
     y = copy_kind(run, x, kind, plan, alone);
     stack_leave();
+    if (y == NULL) {
+        trace(x, NULL, NULL, NULL, NULL);
+    }
     if (y != NULL && y != x && memo_finish(run, x, y, enters_itself(kind), alone) < 0) {
         Py_CLEAR(y);
     }
@@ -1654,6 +1700,15 @@ core_setup(PyObject *module, PyObject *args)
         take(copier, "_six", &six_function) < 0 || take(copier, "_called", &call_function) < 0 ||
         take(copier, "_pair", &pair_function) < 0 ||
         take(registry, "default_registry", &default_registry) < 0) {
+        return NULL;
+    }
+    if (take(copier, "__dict__", &copier_globals) < 0) {
+        return NULL;
+    }
+    PyObject *file = PyDict_GetItemString(copier_globals, "__file__");
+    const char *name = file != NULL && PyUnicode_Check(file) ? PyUnicode_AsUTF8(file) : "copier.py";
+    trace_code = name == NULL ? NULL : PyCode_NewEmpty(name, "_copy", 1);
+    if (trace_code == NULL) {
         return NULL;
     }
     PyObject *copyreg = PyImport_ImportModule("copyreg");

@@ -1,4 +1,7 @@
-"""How does the C core copy objects of a type? It asks here once a type and keeps the answer until the type or a rule changes."""
+"""How does the C core copy objects of a type?
+
+It asks here once a type and keeps the answer until the type or a rule changes.
+"""
 
 from __future__ import annotations
 
@@ -32,8 +35,8 @@ def plan_for(cls: type, registry: Registry, kinds: Mapping[str, int], atomic: fr
         atomic: types whose objects are their own copies.
 
     Returns:
-        The kind; the kind to fall back to when every rule declines; whether instances have a dictionary; whether the plan may be
-        kept; the rules, each as ``(mode, rule)``; the member descriptors of the slots.
+        The kind; the kind to fall back to when every rule declines; whether instances have a dictionary; whether the plan
+        may be kept; the rules, each as ``(mode, rule)``; the member descriptors of the slots.
     """
     rules = registry.rules_for(cls, "copy")
     kept = registry._cache.get(cls) is not None  # or a library is being imported, and its rules may come
@@ -90,12 +93,14 @@ def _is_plain_enum(cls: type) -> bool:
 
 
 def _slots_of_plain(cls: type) -> tuple[Any, ...] | None:
-    """The member descriptors of a class whose instances ``object.__reduce_ex__`` would take apart into dictionary and slots.
+    """The member descriptors of a class whose instances are to ``object.__reduce_ex__`` a dictionary and slots.
 
     ``None`` where anything has a say in it: a protocol method, an attribute hook, a base made in C, an odd metaclass.
     """
     metaclass = type(cls)
-    if _found(metaclass, "__getattribute__") is not vars(type)["__getattribute__"] or _found(metaclass, "__getattr__") is not None:
+    if _found(metaclass, "__getattribute__") is not vars(type)["__getattribute__"]:
+        return None
+    if _found(metaclass, "__getattr__") is not None:
         return None
     if cls.__flags__ & _ABSTRACT or not all(base.__flags__ & _HEAP_TYPE for base in cls.__mro__[:-1]):
         return None
@@ -131,7 +136,7 @@ def _has_plain_dict(cls: type) -> bool:
 
 
 def _size(cls: type, slots: int) -> int:
-    """How large an instance is that has slots, and perhaps a dictionary and weak references, and nothing of a base made in C.
+    """How large an instance of slots is, perhaps a dictionary and weak references, nothing of a base made in C.
 
     An offset below zero stands for what the interpreter keeps in front of the object.
     """
