@@ -118,7 +118,7 @@ static PyObject *copier_globals;
 static PyCodeObject *trace_code;     /* the code of a frame that stands for copier._copy in a traceback */
 static PyObject *dispatch_table;     /* copyreg.dispatch_table */
 static PyObject *empty_tuple;
-static PyObject *name_deepcopy, *name_append, *name_dict, *name_failed, *name_throw, *name_value;
+static PyObject *name_deepcopy, *name_append, *name_dict, *name_failed, *name_throw, *name_value, *name_reduce_ex, *number_four;
 
 /* ---- the memo ------------------------------------------------------------------------------------------------------------------ */
 
@@ -126,6 +126,9 @@ typedef struct {
     PyObject *source; /* owned in the table, borrowed in the log */
     PyObject *copy;   /* owned */
 } Pair;
+
+#define FEW 16 /* a small copy allocates nothing for its memo */
+#define FEW_LOGGED 32
 
 typedef struct Run {
     struct Run *outer;    /* runs that are in progress, all threads, under the GIL */
@@ -146,6 +149,8 @@ typedef struct Run {
     Plan passing;         /* a plan that is not kept */
     int exposed;
     int collects;         /* the garbage collector was on before this run turned it off */
+    Pair few_logged[FEW_LOGGED];
+    Pair few[FEW];
 } Run;
 
 static Run *runs;
@@ -160,24 +165,24 @@ pointer_hash(const void *pointer)
 static int
 table_grow(Run *run)
 {
-    size_t size = run->table ? (run->mask + 1) * 2 : 64;
+    size_t size = (run->mask + 1) * 4;
     Pair *bigger = PyMem_Calloc(size, sizeof(Pair));
     if (bigger == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    if (run->table) {
-        for (size_t i = 0; i <= run->mask; i++) {
-            Pair pair = run->table[i];
-            if (pair.source == NULL) {
-                continue;
-            }
-            size_t at = pointer_hash(pair.source) & (size - 1);
-            while (bigger[at].source != NULL) {
-                at = (at + 1) & (size - 1);
-            }
-            bigger[at] = pair;
+    for (size_t i = 0; i <= run->mask; i++) {
+        Pair pair = run->table[i];
+        if (pair.source == NULL) {
+            continue;
         }
+        size_t at = pointer_hash(pair.source) & (size - 1);
+        while (bigger[at].source != NULL) {
+            at = (at + 1) & (size - 1);
+        }
+        bigger[at] = pair;
+    }
+    if (run->table != run->few) {
         PyMem_Free(run->table);
     }
     run->table = bigger;
@@ -188,7 +193,7 @@ table_grow(Run *run)
 static int
 table_add(Run *run, PyObject *source, PyObject *copy)
 {
-    if (run->table == NULL || run->used * 3 >= run->mask * 2) {
+    if (run->used * 3 >= run->mask * 2) {
         if (table_grow(run) < 0) {
             return -1;
         }
@@ -214,11 +219,14 @@ static int
 log_add(Run *run, PyObject *source, PyObject *copy)
 {
     if (run->logged == run->log_room) {
-        size_t room = run->log_room ? run->log_room * 2 : 64;
-        Pair *bigger = PyMem_Realloc(run->log, room * sizeof(Pair));
+        size_t room = run->log_room * 4;
+        Pair *bigger = PyMem_Realloc(run->log == run->few_logged ? NULL : run->log, room * sizeof(Pair));
         if (bigger == NULL) {
             PyErr_NoMemory();
             return -1;
+        }
+        if (run->log == run->few_logged) {
+            memcpy(bigger, run->log, sizeof run->few_logged);
         }
         run->log = bigger;
         run->log_room = room;
@@ -344,7 +352,7 @@ memo_expose(Run *run)
     if (run->keep_key == NULL) {
         return -1;
     }
-    for (size_t i = 0; run->table != NULL && i <= run->mask; i++) {
+    for (size_t i = 0; i <= run->mask; i++) {
         Pair pair = run->table[i];
         if (pair.source != NULL && (dict_add(run, pair.source, pair.copy) < 0 || dict_keep(run, pair.source) < 0)) {
             return -1;
@@ -368,9 +376,6 @@ memo_get(Run *run, PyObject *source)
         PyObject *found = PyDict_GetItemWithError(run->dict, key);
         Py_DECREF(key);
         return found;
-    }
-    if (run->table == NULL) {
-        return NULL;
     }
     size_t at = pointer_hash(source) & run->mask;
     while (run->table[at].source != NULL) {
@@ -683,21 +688,61 @@ stack_leave(void)
 #endif
 }
 
+/* Whether an object is its own copy, as far as is known without asking. `last` remembers the type that was answered yes. */
+static inline int
+is_atomic(Run *run, PyObject *x, PyTypeObject **last)
+{
+    PyTypeObject *type = Py_TYPE(x);
+    if (type == *last) {
+        return 1;
+    }
+    Plan *plan = plan_find(run, type);
+    if (plan == NULL || plan->kind != KIND_ATOMIC) {
+        return 0;
+    }
+    *last = type;
+    return 1;
+}
+
 static PyObject *
 copy_list(Run *run, PyObject *x, int alone)
 {
-    PyObject *y = PyList_New(0);
-    if (y == NULL || memo_set(run, x, y, alone) < 0) {
-        Py_XDECREF(y);
+    Py_ssize_t size = PyList_GET_SIZE(x), made = 0;
+    PyTypeObject *last = NULL;
+    while (made < size && is_atomic(run, PyList_GET_ITEM(x, made), &last)) {
+        made++;
+    }
+    if (made == size) {
+        PyObject *y = PyList_GetSlice(x, 0, size);
+        if (y != NULL && memo_set(run, x, y, alone) < 0) {
+            Py_CLEAR(y);
+        }
+        return y;
+    }
+    PyObject *y = PyList_New(size);
+    if (y == NULL) {
+        return NULL;
+    }
+    Py_SET_SIZE(y, 0); /* it has room, and as many items as were copied, as anybody may see who finds it */
+    for (Py_ssize_t i = 0; i < made; i++) {
+        PyList_SET_ITEM(y, i, Py_NewRef(PyList_GET_ITEM(x, i)));
+    }
+    Py_SET_SIZE(y, made);
+    if (memo_set(run, x, y, alone) < 0) {
+        Py_DECREF(y);
         return NULL;
     }
     /* Python code may change the list while it is copied: its length is read anew, as a `for` loop does. */
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(x); i++) {
-        PyObject *item = PyList_GET_ITEM(x, i);
-        PyObject *copied = copy_object(run, item);
+    for (Py_ssize_t i = made; i < PyList_GET_SIZE(x); i++) {
+        PyObject *copied = copy_object(run, PyList_GET_ITEM(x, i));
         if (copied == NULL) {
             Py_DECREF(y);
             return NULL;
+        }
+        if (!run->exposed && i < size && PyList_GET_SIZE(y) == i && ((PyListObject *)y)->allocated >= size) {
+            PyList_SET_ITEM(y, i, copied); /* nobody else has seen it so far */
+            Py_SET_SIZE(y, i + 1);
+            continue;
         }
         int failed = PyList_Append(y, copied);
         Py_DECREF(copied);
@@ -787,9 +832,31 @@ copy_items(Run *run, PyObject *x, PyObject *y)
     return 0;
 }
 
+/* Whether keys and values are their own copies, and none is hashed by Python code. */
+static int
+is_flat(Run *run, PyObject *x)
+{
+    Py_ssize_t position = 0;
+    PyObject *key, *value;
+    PyTypeObject *last_key = NULL, *last_value = NULL;
+    while (PyDict_Next(x, &position, &key, &value)) {
+        if (!is_atomic(run, value, &last_value) || !is_atomic(run, key, &last_key) || !is_simple_key(key)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 static PyObject *
 copy_dict(Run *run, PyObject *x, int alone)
 {
+    if (is_flat(run, x)) {
+        PyObject *y = PyDict_Copy(x);
+        if (y != NULL && memo_set(run, x, y, alone) < 0) {
+            Py_CLEAR(y);
+        }
+        return y;
+    }
     PyObject *y = PyDict_New();
     if (y == NULL || memo_set(run, x, y, alone) < 0 || copy_items(run, x, y) < 0) {
         Py_XDECREF(y);
@@ -852,6 +919,22 @@ copy_tuple(Run *run, PyObject *x)
 static PyObject *
 copy_set(Run *run, PyObject *x, int frozen)
 {
+    if (!frozen) {
+        PyTypeObject *last = NULL;
+        PyObject *iterator = PyObject_GetIter(x), *item = NULL;
+        int flat = iterator != NULL;
+        while (flat && (item = PyIter_Next(iterator)) != NULL) {
+            flat = is_atomic(run, item, &last) && is_simple_key(item);
+            Py_DECREF(item);
+        }
+        Py_XDECREF(iterator);
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
+        if (flat) {
+            return PySet_New(x);
+        }
+    }
     PyObject *items = PySequence_List(x);
     if (items == NULL) {
         return NULL;
@@ -1193,6 +1276,29 @@ lookup_attribute(PyObject *x, PyObject *name, PyObject **found)
 #endif
 }
 
+/* As copier.reduce_by_protocol. */
+static PyObject *
+reduce(PyObject *x, PyTypeObject *type)
+{
+    PyObject *reducer = PyDict_GetItemWithError(dispatch_table, (PyObject *)type);
+    if (reducer != NULL) {
+        Py_INCREF(reducer);
+        PyObject *reduced = PyObject_CallFunctionObjArgs(reducer, x, NULL);
+        Py_DECREF(reducer);
+        return reduced;
+    }
+    if (PyErr_Occurred() || lookup_attribute(x, name_reduce_ex, &reducer) < 0) {
+        return NULL;
+    }
+    if (reducer == NULL || reducer == Py_None) {
+        Py_XDECREF(reducer);
+        return PyObject_CallFunctionObjArgs(reduce_function, x, (PyObject *)type, NULL);
+    }
+    PyObject *reduced = PyObject_CallFunctionObjArgs(reducer, number_four, NULL);
+    Py_DECREF(reducer);
+    return reduced;
+}
+
 static PyObject *
 copy_by_protocol(Run *run, PyObject *x)
 {
@@ -1214,7 +1320,7 @@ copy_by_protocol(Run *run, PyObject *x)
         return y;
     }
     Py_XDECREF(own);
-    PyObject *reduced = PyObject_CallFunctionObjArgs(reduce_function, x, (PyObject *)type, NULL);
+    PyObject *reduced = reduce(x, type);
     if (reduced == NULL) {
         return NULL;
     }
@@ -1558,14 +1664,18 @@ run_clear(Run *run)
     for (size_t i = 0; i < run->logged; i++) {
         Py_DECREF(run->log[i].copy);
     }
-    PyMem_Free(run->log);
-    for (size_t i = 0; run->table != NULL && i <= run->mask; i++) {
+    if (run->log != run->few_logged) {
+        PyMem_Free(run->log);
+    }
+    for (size_t i = 0; i <= run->mask; i++) {
         if (run->table[i].source != NULL) {
             Py_DECREF(run->table[i].source);
             Py_DECREF(run->table[i].copy);
         }
     }
-    PyMem_Free(run->table);
+    if (run->table != run->few) {
+        PyMem_Free(run->table);
+    }
     plans_clear(&run->own_plans);
     plan_clear(&run->passing);
     Py_XDECREF(run->call);
@@ -1608,7 +1718,12 @@ core_copy(PyObject *module, PyObject *const *args, Py_ssize_t count)
         return NULL;
     }
     Run run;
-    memset(&run, 0, sizeof run);
+    memset(&run, 0, offsetof(Run, few_logged));
+    memset(run.few, 0, sizeof run.few);
+    run.table = run.few;
+    run.mask = FEW - 1;
+    run.log = run.few_logged;
+    run.log_room = FEW_LOGGED;
     run.root = Py_NewRef(args[0]); /* two refer to it now, so the root is always in the table */
     run.registry = Py_NewRef(args[1] == Py_None ? default_registry : args[1]);
     run.options = args[3] == Py_None ? NULL : Py_NewRef(args[3]);
@@ -1761,7 +1876,9 @@ module_exec(PyObject *module)
     name_failed = PyUnicode_InternFromString("failed");
     name_throw = PyUnicode_InternFromString("throw");
     name_value = PyUnicode_InternFromString("value");
-    return empty_tuple && name_deepcopy && name_append && name_dict && name_failed && name_throw && name_value ? 0 : -1;
+    name_reduce_ex = PyUnicode_InternFromString("__reduce_ex__");
+    number_four = PyLong_FromLong(4);
+    return empty_tuple && name_reduce_ex && number_four && name_deepcopy && name_append && name_dict && name_failed && name_throw && name_value ? 0 : -1;
 }
 
 static PyModuleDef_Slot slots[] = {
