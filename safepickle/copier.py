@@ -17,6 +17,7 @@ from __future__ import annotations
 import copy as _stdlib
 import copyreg
 import operator
+import sys
 import types
 import weakref
 from collections.abc import Callable, Generator
@@ -148,17 +149,18 @@ def deepcopy(
                 call.failed = error
                 raise
     rules = default_registry if registry is None else registry
-    rules.refresh()
-    options = _options(rules, nonleaf)
+    native = core is not None and (memo is None or type(memo) is dict)
+    options = None if native and nonleaf is None and not rules.settings else _options(rules, nonleaf)
     try:
         try:
-            if core is not None and (memo is None or type(memo) is dict):
+            if native:
                 return core.copy(x, rules, memo, options)
-            return _run(_Call(rules, {} if memo is None else memo, x, options))
+            rules.refresh()
+            return _run(_Call(rules, {} if memo is None else memo, x, options or _options(rules, nonleaf)))
         except RecursionError:
             if memo is not None:
                 raise  # it knows unfinished objects now, and others may hold it
-            call = _Call(rules, {}, x, options)
+            call = _Call(rules, {}, x, options or _options(rules, nonleaf))
             call.deep = True
             return _run(call)
     except Exception as error:
@@ -672,9 +674,20 @@ def _native_plan(cls: type, registry: Registry) -> tuple[Any, ...]:
     return plan_for(cls, registry, _kinds, ATOMIC)
 
 
-def _expose(registry: Registry, memo: Memo, root: Any, options: dict[str, Any]) -> _Call:
+def _refreshed(registry: Registry) -> bool:
+    """Bind what waits for a module; whether all that still waits does so for modules that are not here."""
+    registry.refresh()
+    waits: Registry | None = registry
+    while waits is not None:
+        if not sys.modules.keys().isdisjoint(waits._pending_modules):
+            return False
+        waits = waits._parent
+    return True
+
+
+def _expose(registry: Registry, memo: Memo, root: Any, options: dict[str, Any] | None) -> _Call:
     """The C core lets Python code see its memo: nested calls find the run by it."""
-    call = _Call(registry, memo, root, options)
+    call = _Call(registry, memo, root, _options(registry, None) if options is None else options)
     call.native = True
     _enter(call)
     return call
@@ -701,8 +714,6 @@ def _pair(item: Any) -> tuple[Any, Any]:
 
 
 if core is not None:
-    import sys
-
     from . import registry as _registry
     from ._native.plans import plan_for
 

@@ -76,6 +76,7 @@ typedef enum {
     KIND_BYTEARRAY,
     KIND_PLAIN,
     KIND_ORDERED_DICT,
+    KIND_DEFAULT_DICT,
     KIND_RULES,
     KIND_PROTOCOL,
 } Kind;
@@ -110,6 +111,7 @@ static PyObject *apply_function;     /* copier._applied(rule, x, memo): what the
 static PyObject *reduced_function;   /* copier._reduced(rule, x): what the rule's reducer says */
 static PyObject *blame_function;     /* copier._blame(rule, x, error, memo): raises the error with the rule's name, or returns */
 static PyObject *six_function;       /* copier._six(reduced): six parts */
+static PyObject *refreshed_function; /* copier._refreshed(registry): whether no rule waits for a module that is here */
 static PyObject *call_function;      /* copier._called(func, args) */
 static PyObject *pair_function;      /* copier._pair(item) -> (key, value) */
 static PyObject *state_function;     /* copier.set_state(y, state, setter) */
@@ -118,7 +120,7 @@ static PyObject *copier_globals;
 static PyCodeObject *trace_code;     /* the code of a frame that stands for copier._copy in a traceback */
 static PyObject *dispatch_table;     /* copyreg.dispatch_table */
 static PyObject *empty_tuple;
-static PyObject *name_deepcopy, *name_append, *name_dict, *name_failed, *name_throw, *name_value, *name_reduce_ex, *number_four;
+static PyObject *name_deepcopy, *name_append, *name_dict, *name_failed, *name_throw, *name_value, *name_reduce_ex, *name_default_factory, *number_four;
 
 /* ---- the memo ------------------------------------------------------------------------------------------------------------------ */
 
@@ -755,6 +757,13 @@ copy_list(Run *run, PyObject *x, int alone)
 }
 
 static int
+changed_keys(void)
+{
+    PyErr_SetString(PyExc_RuntimeError, "dictionary keys changed during iteration");
+    return -1;
+}
+
+static int
 changed_size(void)
 {
     PyErr_SetString(PyExc_RuntimeError, "dictionary changed size during iteration");
@@ -801,10 +810,13 @@ set_item(Run *run, PyObject *y, PyObject *key, PyObject *value, int *simple)
 static int
 copy_items(Run *run, PyObject *x, PyObject *y)
 {
-    Py_ssize_t position = 0, size = PyDict_GET_SIZE(x);
+    Py_ssize_t position = 0, size = PyDict_GET_SIZE(x), left = size;
     PyObject *key, *value;
     int simple = 1;
     while (PyDict_Next(x, &position, &key, &value)) {
+        if (left-- == 0) {
+            return changed_keys();
+        }
         Plan *plan = plan_find(run, Py_TYPE(key));
         PyObject *new_key = key, *new_value;
         int failed;
@@ -1015,6 +1027,47 @@ set_attributes(Run *run, PyObject *y, PyObject *attributes)
     return failed;
 }
 
+#define FEW_ATTRIBUTES 10
+
+/* Copy the values of an instance's dictionary, in its order; `named` counts them. */
+static int
+copy_attributes(Run *run, PyObject *dict, PyObject **names, PyObject **values, Py_ssize_t *named)
+{
+    Py_ssize_t position = 0, size = PyDict_GET_SIZE(dict);
+    PyObject *name, *value;
+    while (PyDict_Next(dict, &position, &name, &value)) {
+        if (*named == size) {
+            return changed_keys();
+        }
+        names[*named] = Py_NewRef(name);
+        values[*named] = copy_object(run, value);
+        if (values[(*named)++] == NULL) {
+            return -1;
+        }
+        if (PyDict_GET_SIZE(dict) != size) {
+            return changed_size();
+        }
+    }
+    return 0;
+}
+
+/* y.__dict__[name] = value, without making the dictionary where there is none so far. */
+static int
+set_attribute(PyObject *y, PyTypeObject *type, PyObject *name, PyObject *value)
+{
+    PyObject *found = _PyType_Lookup(type, name);
+    if (found == NULL || Py_TYPE(found)->tp_descr_set == NULL) {
+        return PyObject_GenericSetAttr(y, name, value);
+    }
+    PyObject *dict = PyObject_GenericGetDict(y, NULL); /* a property or a slot has that name */
+    if (dict == NULL) {
+        return -1;
+    }
+    int failed = PyDict_SetItem(dict, name, value);
+    Py_DECREF(dict);
+    return failed;
+}
+
 static PyObject *
 copy_plain(Run *run, PyObject *x, Plan *plan, int alone)
 {
@@ -1022,7 +1075,9 @@ copy_plain(Run *run, PyObject *x, Plan *plan, int alone)
     Py_ssize_t slots = plan->slots;
     Py_ssize_t few_offsets[8], *offsets = few_offsets;
     PyObject *few_values[8], **values = few_values;
+    PyObject *names[FEW_ATTRIBUTES], *attributes[FEW_ATTRIBUTES];
     PyObject *dict = NULL, *y = NULL, *new_dict = NULL;
+    Py_ssize_t named = 0;
     void *many = NULL;
     if (plan->has_dict) {
         dict = instance_dict(x);
@@ -1053,9 +1108,17 @@ copy_plain(Run *run, PyObject *x, Plan *plan, int alone)
         goto done;
     }
     if (dict != NULL && PyDict_GET_SIZE(dict) > 0) {
-        new_dict = PyDict_New();
-        if (new_dict == NULL || copy_items(run, dict, new_dict) < 0) {
-            goto done;
+        Plan *of_names = PyDict_GET_SIZE(dict) <= FEW_ATTRIBUTES ? plan_find(run, &PyUnicode_Type) : NULL;
+        if (of_names != NULL && of_names->kind == KIND_ATOMIC) {
+            if (copy_attributes(run, dict, names, attributes, &named) < 0) {
+                goto done;
+            }
+        }
+        else {
+            new_dict = PyDict_New();
+            if (new_dict == NULL || copy_items(run, dict, new_dict) < 0) {
+                goto done;
+            }
         }
     }
     for (Py_ssize_t i = 0; i < slots; i++) {
@@ -1065,6 +1128,11 @@ copy_plain(Run *run, PyObject *x, Plan *plan, int alone)
             if (values[i] == NULL) {
                 goto done;
             }
+        }
+    }
+    for (Py_ssize_t i = 0; i < named; i++) {
+        if (set_attribute(y, type, names[i], attributes[i]) < 0) {
+            goto done;
         }
     }
     if (new_dict != NULL && set_attributes(run, y, new_dict) < 0) {
@@ -1080,6 +1148,10 @@ copy_plain(Run *run, PyObject *x, Plan *plan, int alone)
     }
     failed = 0;
 done:
+    for (Py_ssize_t i = 0; i < named; i++) {
+        Py_DECREF(names[i]);
+        Py_XDECREF(attributes[i]);
+    }
     for (Py_ssize_t i = 0; i < slots; i++) {
         Py_XDECREF(values[i]);
     }
@@ -1386,6 +1458,35 @@ copy_ordered_dict(Run *run, PyObject *x, int alone)
     return y;
 }
 
+static PyObject *
+copy_default_dict(Run *run, PyObject *x, int alone)
+{
+    Py_ssize_t position = 0;
+    PyObject *key;
+    PyTypeObject *last = NULL;
+    while (PyDict_Next(x, &position, &key, NULL)) {
+        if (!is_simple_key(key) || !is_atomic(run, key, &last)) {
+            return copy_by_protocol(run, x);
+        }
+    }
+    PyObject *factory = PyObject_GetAttr(x, name_default_factory);
+    if (factory == NULL) {
+        return NULL;
+    }
+    last = NULL;
+    if (!is_atomic(run, factory, &last)) {
+        Py_DECREF(factory);
+        return copy_by_protocol(run, x);
+    }
+    PyObject *y = PyObject_CallFunctionObjArgs((PyObject *)Py_TYPE(x), factory, NULL);
+    Py_DECREF(factory);
+    if (y == NULL || memo_set(run, x, y, alone) < 0 || copy_items(run, x, y) < 0) {
+        Py_XDECREF(y);
+        return NULL;
+    }
+    return y;
+}
+
 /* ---- rules ------------------------------------------------------------------------------------------------------------------------ */
 
 /* What the plan says about a rule: see plans._mode. */
@@ -1578,7 +1679,8 @@ copy_kind(Run *run, PyObject *x, Kind kind, Plan *plan, int alone)
     case KIND_SET:
     case KIND_FROZENSET:
     case KIND_BYTEARRAY:
-    case KIND_ORDERED_DICT: {
+    case KIND_ORDERED_DICT:
+    case KIND_DEFAULT_DICT: {
         int registered = PyDict_Contains(dispatch_table, (PyObject *)Py_TYPE(x));
         if (registered) {
             return registered < 0 ? NULL : copy_by_protocol(run, x);
@@ -1590,6 +1692,8 @@ copy_kind(Run *run, PyObject *x, Kind kind, Plan *plan, int alone)
             return PyByteArray_FromObject(x);
         case KIND_ORDERED_DICT:
             return copy_ordered_dict(run, x, alone);
+        case KIND_DEFAULT_DICT:
+            return copy_default_dict(run, x, alone);
         default:
             return copy_set(run, x, kind == KIND_FROZENSET);
         }
@@ -1602,7 +1706,8 @@ copy_kind(Run *run, PyObject *x, Kind kind, Plan *plan, int alone)
 static inline int
 enters_itself(Kind kind)
 {
-    return kind == KIND_LIST || kind == KIND_DICT || kind == KIND_PLAIN || kind == KIND_ORDERED_DICT;
+    return kind == KIND_LIST || kind == KIND_DICT || kind == KIND_PLAIN || kind == KIND_ORDERED_DICT ||
+           kind == KIND_DEFAULT_DICT;
 }
 
 /* The heart: as copier._copy. Returns a new reference. */
@@ -1706,15 +1811,40 @@ run_leave(Run *run)
     }
 }
 
+/* Bind rules that wait for a module which has been imported meanwhile: registry.refresh(), where there may be any. */
+static int
+refresh(PyObject *registry)
+{
+    static Py_ssize_t modules_seen = -1;
+    static uint64_t generation_seen;
+    Py_ssize_t modules = PyDict_GET_SIZE(PyImport_GetModuleDict());
+    if (registry == default_registry && modules == modules_seen && generation_seen == rules_generation) {
+        return 0;
+    }
+    PyObject *done = PyObject_CallFunctionObjArgs(refreshed_function, registry, NULL);
+    if (done == NULL) {
+        return -1;
+    }
+    if (registry == default_registry) {
+        modules_seen = done == Py_True ? modules : -1;
+        generation_seen = rules_generation;
+    }
+    Py_DECREF(done);
+    return 0;
+}
+
 PyDoc_STRVAR(copy_doc,
 "copy(x, registry, memo, options)\n--\n\n"
-"A deep copy of x, as copier.deepcopy makes it. memo is None or a dictionary of the caller's; options is None or a dictionary.");
+"A deep copy of x, as copier.deepcopy makes it. memo is None or a dictionary of the caller's; options is a dictionary, or None for the registry's.");
 
 static PyObject *
 core_copy(PyObject *module, PyObject *const *args, Py_ssize_t count)
 {
     if (count != 4) {
         PyErr_SetString(PyExc_TypeError, "copy takes four arguments");
+        return NULL;
+    }
+    if (refresh(args[1]) < 0) {
         return NULL;
     }
     Run run;
@@ -1725,7 +1855,7 @@ core_copy(PyObject *module, PyObject *const *args, Py_ssize_t count)
     run.log = run.few_logged;
     run.log_room = FEW_LOGGED;
     run.root = Py_NewRef(args[0]); /* two refer to it now, so the root is always in the table */
-    run.registry = Py_NewRef(args[1] == Py_None ? default_registry : args[1]);
+    run.registry = Py_NewRef(args[1]);
     run.options = args[3] == Py_None ? NULL : Py_NewRef(args[3]);
     run.plans = run.registry == default_registry ? &default_plans : &run.own_plans;
 #ifdef HAVE_STACK_LIMIT
@@ -1813,7 +1943,7 @@ core_setup(PyObject *module, PyObject *args)
         take(copier, "reduce_by_protocol", &reduce_function) < 0 || take(copier, "_applied", &apply_function) < 0 ||
         take(copier, "_reduced", &reduced_function) < 0 || take(copier, "_blame", &blame_function) < 0 ||
         take(copier, "_six", &six_function) < 0 || take(copier, "_called", &call_function) < 0 ||
-        take(copier, "_pair", &pair_function) < 0 ||
+        take(copier, "_pair", &pair_function) < 0 || take(copier, "_refreshed", &refreshed_function) < 0 ||
         take(registry, "default_registry", &default_registry) < 0) {
         return NULL;
     }
@@ -1836,7 +1966,7 @@ core_setup(PyObject *module, PyObject *args)
     static const struct { const char *name; Kind kind; } kinds[] = {
         {"atomic", KIND_ATOMIC}, {"shared", KIND_SHARED}, {"enum", KIND_ENUM}, {"list", KIND_LIST}, {"dict", KIND_DICT},
         {"tuple", KIND_TUPLE}, {"set", KIND_SET}, {"frozenset", KIND_FROZENSET}, {"bytearray", KIND_BYTEARRAY},
-        {"plain", KIND_PLAIN}, {"ordered_dict", KIND_ORDERED_DICT}, {"rules", KIND_RULES}, {"protocol", KIND_PROTOCOL},
+        {"plain", KIND_PLAIN}, {"ordered_dict", KIND_ORDERED_DICT}, {"default_dict", KIND_DEFAULT_DICT}, {"rules", KIND_RULES}, {"protocol", KIND_PROTOCOL},
     };
     PyObject *numbers = PyDict_New();
     for (size_t i = 0; numbers != NULL && i < sizeof kinds / sizeof *kinds; i++) {
@@ -1877,8 +2007,9 @@ module_exec(PyObject *module)
     name_throw = PyUnicode_InternFromString("throw");
     name_value = PyUnicode_InternFromString("value");
     name_reduce_ex = PyUnicode_InternFromString("__reduce_ex__");
+    name_default_factory = PyUnicode_InternFromString("default_factory");
     number_four = PyLong_FromLong(4);
-    return empty_tuple && name_reduce_ex && number_four && name_deepcopy && name_append && name_dict && name_failed && name_throw && name_value ? 0 : -1;
+    return name_default_factory && empty_tuple && name_reduce_ex && number_four && name_deepcopy && name_append && name_dict && name_failed && name_throw && name_value ? 0 : -1;
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -80,7 +80,7 @@ def _without_rules(cls: type, kinds: Mapping[str, int], atomic: frozenset[type])
 _DEFINED: Final = (list, dict, tuple)
 _BUILTIN: Final[dict[type, str]] = {
     list: "list", dict: "dict", tuple: "tuple", set: "set", frozenset: "frozenset", bytearray: "bytearray",
-    collections.OrderedDict: "ordered_dict",
+    collections.OrderedDict: "ordered_dict", collections.defaultdict: "default_dict",
 }  # fmt: skip
 
 
