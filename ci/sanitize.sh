@@ -21,7 +21,8 @@ setting() { "$python" -c "import sysconfig; print($1)"; }
     -o "safepickle/_native/_core$(setting 'sysconfig.get_config_var("EXT_SUFFIX")')"
 
 # Without Python's own allocator every object is a block that the sanitizer watches. The interpreter keeps what it has at its end,
-# so leaks are left to tests/test_native.py.
+# so leaks are left to tests/test_native.py run without: the sanitizer holds back what is freed, and memory grows.
 export PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=$where
 LD_PRELOAD="$("$cc" -print-file-name=libasan.so) $("$cc" -print-file-name=libubsan.so)" \
-    "$python" -m pytest -q -p no:cacheprovider tests/test_native.py tests/compliance/test_copy_suite.py "$@"
+    "$python" -m pytest -q -p no:cacheprovider tests/test_native.py tests/compliance/test_copy_suite.py \
+    --deselect tests/test_native.py::test_the_memory_of_the_process_stays_flat "$@"

@@ -1730,6 +1730,9 @@ copy_object(Run *run, PyObject *x)
     if (kind == KIND_ATOMIC) {
         return owned ? x : Py_NewRef(x);
     }
+    if (kind == KIND_SHARED && !run->exposed) { /* nothing but Python code enters such an object */
+        return owned ? x : Py_NewRef(x);
+    }
     /* A list, a dictionary or an instance is in the memo before anything else happens, which then keeps it. */
     if (!owned && (run->exposed || !enters_itself(kind))) {
         Py_INCREF(x);
@@ -1748,8 +1751,9 @@ copy_object(Run *run, PyObject *x)
     }
     y = copy_kind(run, x, kind, plan, alone);
     stack_leave();
-    if (y == NULL) {
-        trace(x, NULL, NULL, NULL, NULL);
+    if (y == NULL) { /* that a value was at hand is what tells of the items of a dictionary of another type */
+        int is_dict = kind == KIND_ORDERED_DICT || kind == KIND_DEFAULT_DICT;
+        trace(x, NULL, NULL, "value", is_dict ? Py_None : NULL);
     }
     if (y != NULL && y != x && memo_finish(run, x, y, enters_itself(kind), alone) < 0) {
         Py_CLEAR(y);
