@@ -456,6 +456,57 @@ def test_a_thread_that_a_hook_starts_copies_parts_with_the_memo() -> None:
     assert copied[0][0] is copied[1]
 
 
+def test_a_thread_may_still_copy_with_the_memo_when_the_call_has_ended() -> None:
+    go, begun = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+    made: list[Any] = []
+
+    class Waits:
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            begun.set()
+            go.wait(60)
+            return "waited"
+
+    class Hands:
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            source = [[Waits(), [1]], [2]]
+            threads.append(threading.Thread(target=lambda: made.append(deepcopy(source, memo))))
+            threads[0].start()
+            begun.wait(60)
+            return None
+
+    assert deepcopy([Hands(), 3]) == [None, 3]
+    deepcopy([[4]] * 100)
+    go.set()
+    threads[0].join(60)
+    assert made == [[["waited", [1]], [2]]]
+
+
+def test_calls_that_end_in_another_order_than_they_began_find_their_own_memo() -> None:
+    greenlet = pytest.importorskip("greenlet")
+    results: dict[str, Any] = {}
+
+    class Switches:
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            main.switch()
+            return deepcopy(self.part, memo)
+
+    def run(name: str) -> None:
+        x = Switches()
+        x.part = [name]
+        results[name] = deepcopy([[name], x, x.part])
+
+    main = greenlet.getcurrent()
+    tasks = [greenlet.greenlet(run) for _ in range(3)]
+    for number, task in enumerate(tasks):
+        task.switch(str(number))
+    for task in tasks:
+        task.switch()
+    for name, copied in results.items():
+        assert copied == [[name], [name], [name]] and copied[1] is copied[2]
+    assert len(results) == 3
+
+
 @pytest.mark.parametrize("collects", [True, False])
 def test_the_garbage_collector_is_as_it_was_also_within_hooks_and_after_errors(collects: bool) -> None:
     class Asks:

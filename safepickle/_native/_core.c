@@ -149,6 +149,7 @@ typedef struct Run {
     PlanTable *plans;
     PlanTable own_plans;
     Plan passing;         /* a plan that is not kept */
+    int users;            /* calls that are at work on it, in several threads perhaps */
     int exposed;
     int collects;         /* the garbage collector was on before this run turned it off */
     Pair few_logged[FEW_LOGGED];
@@ -1795,6 +1796,23 @@ run_clear(Run *run)
     Py_DECREF(run->root);
 }
 
+static Run *spare_run;
+
+static void
+run_release(Run *run)
+{
+    if (--run->users > 0) {
+        return;
+    }
+    run_clear(run);
+    if (spare_run == NULL) {
+        spare_run = run;
+    }
+    else {
+        PyMem_Free(run);
+    }
+}
+
 static void
 run_leave(Run *run)
 {
@@ -1851,35 +1869,41 @@ core_copy(PyObject *module, PyObject *const *args, Py_ssize_t count)
     if (refresh(args[1]) < 0) {
         return NULL;
     }
-    Run run;
-    memset(&run, 0, offsetof(Run, few_logged));
-    memset(run.few, 0, sizeof run.few);
-    run.table = run.few;
-    run.mask = FEW - 1;
-    run.log = run.few_logged;
-    run.log_room = FEW_LOGGED;
-    run.root = Py_NewRef(args[0]); /* two refer to it now, so the root is always in the table */
-    run.registry = Py_NewRef(args[1]);
-    run.options = args[3] == Py_None ? NULL : Py_NewRef(args[3]);
-    run.plans = run.registry == default_registry ? &default_plans : &run.own_plans;
+    /* Not on the stack: it is found from other threads, and a library of coroutines may move the stack away while Python code runs. */
+    Run *run = spare_run;
+    spare_run = NULL;
+    if (run == NULL && (run = PyMem_Malloc(sizeof(Run))) == NULL) {
+        return PyErr_NoMemory();
+    }
+    memset(run, 0, offsetof(Run, few_logged));
+    memset(run->few, 0, sizeof run->few);
+    run->table = run->few;
+    run->mask = FEW - 1;
+    run->log = run->few_logged;
+    run->log_room = FEW_LOGGED;
+    run->root = Py_NewRef(args[0]); /* two refer to it now, so the root is always in the table */
+    run->registry = Py_NewRef(args[1]);
+    run->options = args[3] == Py_None ? NULL : Py_NewRef(args[3]);
+    run->plans = run->registry == default_registry ? &default_plans : &run->own_plans;
 #ifdef HAVE_STACK_LIMIT
     if (stack_lowest == NULL) {
         stack_ask();
     }
 #endif
-    run.outer = runs;
-    runs = &run;
+    run->users = 1;
+    run->outer = runs;
+    runs = run;
     PyObject *y = NULL;
     if (args[2] != Py_None) {
-        run.dict = Py_NewRef(args[2]);
+        run->dict = Py_NewRef(args[2]);
     }
-    if (run.dict == NULL || memo_expose(&run) == 0) {
-        gc_pause(&run);
-        y = copy_object(&run, run.root);
+    if (run->dict == NULL || memo_expose(run) == 0) {
+        gc_pause(run);
+        y = copy_object(run, run->root);
     }
-    gc_resume(&run);
-    run_leave(&run);
-    run_clear(&run);
+    gc_resume(run);
+    run_leave(run);
+    run_release(run);
     return y;
 }
 
@@ -1901,7 +1925,10 @@ core_nested(PyObject *module, PyObject *const *args, Py_ssize_t count)
 #endif
     for (Run *run = runs; run != NULL; run = run->outer) {
         if (run->exposed && run->dict == args[1]) {
-            return copy_object(run, args[0]);
+            run->users++;
+            PyObject *y = copy_object(run, args[0]);
+            run_release(run);
+            return y;
         }
     }
     Py_RETURN_NOTIMPLEMENTED;

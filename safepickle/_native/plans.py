@@ -35,8 +35,8 @@ def plan_for(cls: type, registry: Registry, kinds: Mapping[str, int], atomic: fr
         atomic: types whose objects are their own copies.
 
     Returns:
-        The kind; the kind to fall back to when every rule declines; whether instances have a dictionary; whether the plan
-        may be kept; the rules, each as ``(mode, rule)``; the member descriptors of the slots.
+        The kind; the kind to fall back to when every rule declines; whether instances have a dictionary; whether the
+        plan may be kept; the rules, each as ``(mode, rule)``; the member descriptors of the slots.
     """
     rules = registry.rules_for(cls, "copy")
     kept = registry._cache.get(cls) is not None  # or a library is being imported, and its rules may come
