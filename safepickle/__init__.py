@@ -1,6 +1,8 @@
-"""A drop-in replacement for ``pickle`` and ``copy`` for programs that hold kernels, compiled functions, locks and closures.
+"""A drop-in replacement for ``pickle`` and ``copy`` for programs that hold kernels, compiled functions, locks,
+closures.
 
-Loading a pickle runs code: load only what you trust. "Safe" says that your objects survive, not that their files are harmless.
+Loading a pickle runs code: load only what you trust. "Safe" says that your objects survive, not that their files are
+    harmless.
 """
 
 from __future__ import annotations
@@ -10,24 +12,43 @@ import pickle as _pickle
 from pickle import *  # noqa: F403
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from . import errors as _errors
 from .copier import *  # noqa: F403
-from .digests import digest
-from .errors import CopyError, PicklingError, RegistrationError, UnpicklingError
-from .pickler import Pickler, dump, dumps
-from .registry import SHARE, Registry, Rule, register, rule_for, unregister
-from .unpickler import Unpickler, load, loads
+from .copier import copy as copy
+from .copier import deepcopy as deepcopy
+from .errors import CopyError as CopyError
+from .errors import PicklingError as PicklingError
+from .errors import RegistrationError as RegistrationError
+from .errors import UnpicklingError as UnpicklingError
+from .pickler import Pickler as Pickler
+from .pickler import dump as dump
+from .pickler import dumps as dumps
+from .registry import SHARE as SHARE
+from .registry import Registry as Registry
+from .registry import Rule as Rule
+from .registry import register as register
+from .registry import rule_for as rule_for
+from .registry import unregister as unregister
+from .unpickler import Unpickler as Unpickler
+from .unpickler import load as load
+from .unpickler import loads as loads
 
 Error = error = _copy.Error
 _names = {*_pickle.__all__, *_copy.__all__, "error"}
 __version__ = "0.1.0"
 
 if _TYPE_CHECKING:
-    from .checks import Checked, CheckError, check
-    from .reports import Report, explain
+    from .checks import Checked as Checked
+    from .checks import CheckError as CheckError
+    from .checks import check as check
+    from .digests import digest as digest
+    from .reports import Report as Report
+    from .reports import explain as explain
 
 #: What is imported when it is first asked for: pickling and copying do not need it.
-_LATER = {"CheckError": "checks", "Checked": "checks", "check": "checks", "Report": "reports", "explain": "reports"}
+_LATER = {
+    "CheckError": "checks", "Checked": "checks", "check": "checks", "digest": "digests", "Report": "reports",
+    "explain": "reports",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
@@ -43,7 +64,7 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-__all__ = [  # noqa: PLE0604
+__all__ = [
     *sorted(_names),
     "SHARE",
     "CheckError",

@@ -26,8 +26,12 @@ COMMANDS = {
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser with a sub-parser for each command."""
-    parser = argparse.ArgumentParser(prog="python -m safepickle", description="Pickle and copy what an ML program holds.")
-    parser.add_argument("--version", action="version", version=f"safepickle {importlib.import_module('safepickle').__version__}")
+    parser = argparse.ArgumentParser(
+        prog="python -m safepickle", description="Pickle and copy what an ML program holds."
+    )
+    parser.add_argument(
+        "--version", action="version", version=f"safepickle {importlib.import_module('safepickle').__version__}"
+    )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         sub = commands.add_parser(name, help=summary, description=summary)

@@ -1,8 +1,9 @@
 """What is in a pickle, without running it?
 
-The opcodes are read one by one and their effect is followed on a stack of descriptions instead of objects: nothing is imported
-or called. Large arguments are skipped in the file, so a file of many gigabytes needs little memory. A malformed file is a finding, not
-a crash: whatever was understood until then is reported.
+The opcodes are read one by one and their effect is followed on a stack of descriptions instead of objects: nothing is
+imported
+or called. Large arguments are skipped in the file, so a file of many gigabytes needs little memory. A malformed file
+is a finding, not a crash: whatever was understood until then is reported.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ class Node:
     """The description of an object in a pickle.
 
     Attributes:
-        kind: ``global``, ``call``, ``tuple``, ``list``, ``dict``, ``set``, ``bytes``, ``text``, ``number``, ``persistent``, ``other``.
+        kind: ``global``, ``call``, ``tuple``, ``list``, ``dict``, ``set``, ``bytes``, ``text``, ``number``,
+            ``persistent``, ``other``.
         value: a global's ``(module, name)``; a call's function (a node); a text; a number; the persistent id (a node).
         children: items, arguments, or keys and values in turn; at most :data:`KEEP_CHILDREN`.
         count: how many children there were.
@@ -57,7 +59,9 @@ class Node:
 
     __slots__ = ("children", "count", "end", "kind", "sizes", "start", "state", "value")
 
-    def __init__(self, kind: str, value: Any = None, children: list[Any] | None = None, start: int = 0, end: int = 0) -> None:
+    def __init__(
+        self, kind: str, value: Any = None, children: list[Any] | None = None, start: int = 0, end: int = 0
+    ) -> None:
         self.kind = kind
         self.value = value
         self.children: list[Node] = children if children is not None else []
@@ -135,7 +139,7 @@ class Document:
     problem: str | None = None
 
 
-# -- reading opcodes -----------------------------------------------------------------------------------------------------------
+# -- reading opcodes ---------------------------------------------------------------------------------------------------
 
 
 def _exactly(file: BinaryIO, count: int) -> bytes:
@@ -230,7 +234,7 @@ class _Machine:
         data = _exactly(self.file, opcode.arg.n)
         return opcode.arg.reader(io.BytesIO(data))
 
-    # -- the stack -------------------------------------------------------------------------------------------------------
+    # -- the stack -----------------------------------------------------------------------------------------------------
 
     def push(self, node: Node) -> None:
         self.kept += 1
@@ -266,7 +270,7 @@ class _Machine:
             raise Malformed(f"opcode {name} is not understood")
         self.push(_simple(kind, name, argument, self.position))
 
-    # -- opcodes that make or change something -------------------------------------------------------------------------------
+    # -- opcodes that make or change something -------------------------------------------------------------------------
 
     def on_proto(self, argument: int) -> None:
         if argument > 5:
@@ -385,7 +389,7 @@ class _Machine:
     def on_persid(self, argument: list[str]) -> None:
         self._persistent(Node("text", argument[0], start=self.position), self.position)
 
-    # -- containers ---------------------------------------------------------------------------------------------------------------
+    # -- containers ----------------------------------------------------------------------------------------------------
 
     def _tuple_of(self, count: int) -> None:
         items = [self.pop() for _ in range(count)][::-1]
@@ -484,8 +488,7 @@ class _Machine:
 
 #: Functions that give an object its state: (function, object, state).
 _STATE_SETTERS: Final = {
-    f"safepickle.restore.{name}"
-    for name in ("fill_function", "fill_class", "fill_cell", "fill_module")
+    f"safepickle.restore.{name}" for name in ("fill_function", "fill_class", "fill_cell", "fill_module")
 }
 
 _SIMPLE: Final = {
@@ -525,7 +528,7 @@ def _from_line(kind: str, name: str, line: str) -> Any:
         raise Malformed(f"{line[:40]!r} is not a number") from None
 
 
-# -- files ------------------------------------------------------------------------------------------------------------------------
+# -- files -------------------------------------------------------------------------------------------------------------
 
 
 def read_file(path: str | Path, progress: Callable[[int], None] | None = None) -> Document:
@@ -551,7 +554,9 @@ def _read_pickles(path: Path, file: BinaryIO, size: int, progress: Callable[[int
         first = document.pickles[0].root
         if first is not None and first.kind == "number" and first.value == _MAGIC_OF_LEGACY_TORCH:
             document.format = "torch (legacy)"
-            if len(document.pickles) == 5:  # magic, version, system, object, storage keys; then raw bytes of the storages
+            if (
+                len(document.pickles) == 5
+            ):  # magic, version, system, object, storage keys; then raw bytes of the storages
                 document.records["storages"] = size - file.tell()
                 return document
         if found.problem is not None:
@@ -575,7 +580,15 @@ def _read_zip(path: Path, size: int, progress: Callable[[int], None] | None) -> 
                     continue
                 with archive.open(info) as member:
                     document.pickles.append(read_pickle(_seekable(member, info.file_size), info.file_size, progress))
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, RuntimeError, OSError, zipfile.zlib.error) as error:  # type: ignore[attr-defined]
+    except (
+        zipfile.BadZipFile,
+        NotImplementedError,
+        EOFError,
+        ValueError,
+        RuntimeError,
+        OSError,
+        zipfile.zlib.error,
+    ) as error:  # type: ignore[attr-defined]
         document.problem = f"not a readable zip file: {error}"
     if not document.pickles and document.problem is None:
         document.problem = "a zip file without a pickle"

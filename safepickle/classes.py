@@ -1,7 +1,7 @@
 """How do classes travel that no name leads to, and how does one class stay one class?
 
 By value: bases, metaclass and attributes, as they are now. A class has an identity made from its content, so that two
-payloads of it give one class where they are loaded, and the class itself where it was made: it is never changed by loading.
+payloads of it give one class where they are loaded, and the class itself where it was made: loading never changes it.
 Type variables, new types and type aliases travel in the same way.
 """
 
@@ -21,7 +21,7 @@ from . import restore
 from .errors import PicklingError
 from .references import find, importable, pickled_by_value, static_vars
 from .registry import Registry, default_registry
-from .sources import home, interned
+from .sources import function_reference, home, interned
 
 __all__ = [
     "class_by_value",
@@ -42,7 +42,7 @@ _TYPES_BY_NAME: Final = {
 }
 
 
-# -- identity ------------------------------------------------------------------------------------------------------------------
+# -- identity ----------------------------------------------------------------------------------------------------------
 
 
 def identity_of(obj: Any, registry: Registry = default_registry) -> str:
@@ -68,11 +68,11 @@ def _identity(obj: Any, pickler: Any) -> str:
 
 
 def _name(obj: Any) -> str:
-    qualname = obj.__qualname__ if isinstance(obj, (type, typing.NewType)) else obj.__name__
+    qualname = obj.__name__ if isinstance(obj, _TYPE_VARIABLES) else obj.__qualname__
     return f"{home(obj.__module__)}:{qualname}"
 
 
-# -- classes -------------------------------------------------------------------------------------------------------------------
+# -- classes -----------------------------------------------------------------------------------------------------------
 
 
 def reduce_class(cls: type, pickler: Any) -> Any:
@@ -102,7 +102,7 @@ def class_by_value(cls: type, pickler: Any) -> tuple[Any, ...]:
     own = (value for name, value in vars(cls).items() if name not in _OWN_SLOTS and isinstance(value, _MADE_IN_C))
     if any(value.__objclass__ is cls for value in own):
         raise PicklingError(
-            f"cannot pickle the class {cls.__module__}.{cls.__qualname__}: no name leads to it, and it is made in C, so that it "
+            f"cannot pickle the class {cls.__module__}.{cls.__qualname__}: no name leads to it, and what is made in C "
             "cannot travel by value"
         )
     identity = _identity(cls, pickler)
@@ -128,13 +128,34 @@ def _write_class(cls: type, identity: str, pickler: Any) -> tuple[Any, tuple[Any
     if slots is not None:
         namespace["__slots__"] = slots
     attributes = _attributes(cls, skip | namespace.keys() - {"__slots__"}, pickler)
-    metaclass = None if any(type(base) is type(cls) for base in cls.__bases__) else type(cls)
-    arguments = (identity, metaclass, interned(cls.__name__), cls.__bases__, namespace)
+    arguments = (identity, _metaclass(cls), interned(cls.__name__), cls.__bases__, namespace, *_tag(cls))
     state: dict[str, Any] = {"attributes": attributes, **_abstract_state(cls)}
+    if "_backward_cls" in attributes and type(cls).__module__ == "torch.autograd.function":
+        del attributes["_backward_cls"]  # made by the metaclass, with a number that counts such classes
+        state["autograd_function"] = True
     if getattr(attributes.get("__subclasshook__"), "__module__", None) == "typing":
         del attributes["__subclasshook__"]
         state["protocol"] = True
     return restore.make_class, arguments, state
+
+
+def _metaclass(cls: type) -> type | None:
+    """The metaclass, unless the bases bring it; not all versions of Python call it by the same name."""
+    return None if any(type(base) is type(cls) for base in cls.__bases__) else type(cls)
+
+
+def _tag(cls: type) -> tuple[str, ...]:
+    """The version of Python, if the class has code of its own, so that another one refuses the class to begin with."""
+    return (str(sys.implementation.cache_tag),) if any(map(_is_code, list(vars(cls).values()))) else ()
+
+
+def _is_code(value: Any) -> bool:
+    """Whether an attribute of a class is a function, or something around one, that goes by value."""
+    if isinstance(value, (staticmethod, classmethod)):
+        value = value.__func__
+    elif isinstance(value, property):
+        value = value.fget
+    return type(value) is types.FunctionType and function_reference(value) is None
 
 
 def _first_attributes(cls: type) -> dict[str, Any]:
@@ -160,10 +181,12 @@ def _has_setter(metaclass: type, name: str) -> bool:
 def _slots(cls: type) -> tuple[str, ...] | None:
     """The names of a class's own slots as they are in its dictionary; ``None`` for a class without ``__slots__``."""
     variables = vars(cls)
-    own = [name for name, value in variables.items() if type(value) is types.MemberDescriptorType and value.__objclass__ is cls]
-    if "__slots__" not in variables and not own:
-        return None
-    return (*own, *(name for name in _OWN_SLOTS if type(variables.get(name)) is types.GetSetDescriptorType))
+    slots = [
+        name
+        for name, value in variables.items()
+        if type(value) in (types.MemberDescriptorType, types.GetSetDescriptorType) and value.__objclass__ is cls
+    ]
+    return tuple(slots) if "__slots__" in variables or not set(slots).issubset(_OWN_SLOTS) else None
 
 
 #: What ``type``, ``ABCMeta`` and ``copyreg`` put into a class themselves, or what is written apart.
@@ -177,7 +200,11 @@ def _attributes(cls: type, skip: Any, pickler: Any) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
     variables = vars(cls)
     for name in list(variables):
-        if name in skip or (name == "__doc__" and variables[name] is None) or (pickler.canonical and name == "__firstlineno__"):
+        if (
+            name in skip
+            or (name == "__doc__" and variables[name] is None)
+            or (pickler.canonical and name == "__firstlineno__")
+        ):
             continue
         value = pickler.by_value.in_order(lambda: variables[name])  # noqa: B023
         if type(value).__name__ == "CField" and type(value).__module__ == "_ctypes":
@@ -222,17 +249,23 @@ def _registered(cls: type) -> list[type]:
     return sorted((c for c in found if c is not None), key=lambda c: (c.__module__, c.__qualname__))
 
 
-# -- enumerations ---------------------------------------------------------------------------------------------------------------
+# -- enumerations ------------------------------------------------------------------------------------------------------
 
 
 def _write_enum(cls: Any, identity: str, pickler: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     members = [(interned(name), member._value_, _data(cls, member)) for name, member in cls.__members__.items()]
     boundary = vars(cls).get("_boundary_")
-    options = {} if boundary is None else {"boundary": boundary}
+    inherited = getattr(cls.__bases__[-1], "_boundary_", None)
+    options = {} if boundary is inherited else {"boundary": boundary}
     namespace = {"__module__": home(cls.__module__), "__qualname__": interned(cls.__qualname__)}
-    arguments = (identity, type(cls), interned(cls.__name__), cls.__bases__, namespace, members, options)
+    name = interned(cls.__name__)
+    arguments = (identity, _metaclass(cls), name, cls.__bases__, namespace, members, options, *_tag(cls))
     state: dict[str, Any] = {"attributes": _attributes(cls, _MADE_BY_TYPE | _made_by_enum(cls), pickler)}
-    contents = {name: held for name, member in cls.__members__.items() if any(held := _contents(member)) and member._name_ == name}
+    contents = {
+        name: held
+        for name, member in cls.__members__.items()
+        if any(held := _contents(member)) and member._name_ == name
+    }
     if contents:
         state["members"] = contents
     known = cls._value2member_map_.items()
@@ -245,7 +278,10 @@ def _write_enum(cls: Any, identity: str, pickler: Any) -> tuple[Any, tuple[Any, 
 
 
 def reduce_enum_member(member: Any, pickler: Any) -> Any:
-    """A member of an enumeration that goes by value, as enumeration and name: its value need not be equal to a copy of itself."""
+    """A member of an enumeration that goes by value, as enumeration and name.
+
+    The standard library writes the value, which need not be equal to a copy of itself.
+    """
     cls = type(member)
     name = static_vars(member).get("_name_")
     if cls._member_map_.get(name) is not member or find(cls, everywhere=False) is not None:
@@ -282,17 +318,17 @@ def _made_by_enum(cls: Any) -> set[str]:
     """The attributes that the metaclass makes, so that the one of the Python that loads it makes its own."""
     made = {"__new__", "__new_member__", *cls.__members__}
     for name, value in vars(cls).items():
-        if name in _OWNED_BY_ENUM or (name.startswith("__") and _is_inherited(cls, name, value)):
-            made.add(name)
-        elif name == "_generate_next_value_" and _is_inherited(cls, name, value):
+        may_be_inherited = name.startswith("__") or name == "_generate_next_value_"
+        if name in _OWNED_BY_ENUM or (may_be_inherited and _is_inherited(cls, name, value)):
             made.add(name)
     return made
 
 
 _OWNED_BY_ENUM: Final = frozenset({
-    "_member_names_", "_member_map_", "_member_type_", "_value2member_map_", "_hashable_values_", "_unhashable_values_",
-    "_unhashable_values_map_", "_new_member_", "_use_args_", "_boundary_", "_flag_mask_", "_singles_mask_", "_all_bits_",
-    "_inverted_", "_value_repr_", "_iter_member_", "_iter_member_by_value_", "_iter_member_by_def_", "_order_", "__order__",
+    "_member_names_", "_member_map_", "_member_type_", "_value2member_map_", "_hashable_values_",
+    "_unhashable_values_", "_unhashable_values_map_", "_new_member_", "_use_args_", "_boundary_", "_flag_mask_",
+    "_singles_mask_", "_all_bits_", "_inverted_", "_value_repr_", "_iter_member_", "_iter_member_by_value_",
+    "_iter_member_by_def_", "_order_", "__order__",
 })  # fmt: skip
 
 
@@ -303,21 +339,24 @@ def _is_inherited(cls: type, name: str, value: Any) -> bool:
     return any(vars(base).get(name) is value for base in cls.__mro__[1:])
 
 
-# -- named tuples -----------------------------------------------------------------------------------------------------------------
+# -- named tuples ------------------------------------------------------------------------------------------------------
 
-_NAMED_TUPLE_CODE: Final = frozenset(c.co_name for c in collections.namedtuple.__code__.co_consts if isinstance(c, types.CodeType))
+_make_named_tuple: Any = collections.namedtuple  # noqa: PYI024
+_NAMED_TUPLE_CODE: Final = frozenset(
+    c.co_name for c in _make_named_tuple.__code__.co_consts if isinstance(c, types.CodeType)
+)
 
 
 def _is_named_tuple(cls: type) -> bool:
     """Whether ``collections.namedtuple`` made the class, so that it can make it again under any version of Python."""
     fields = vars(cls).get("_fields")
-    new = vars(cls).get("__new__")
+    new: Any = vars(cls).get("__new__")
     return (
         type(cls) is type
         and cls.__bases__ == (tuple,)
         and type(fields) is tuple
-        and isinstance(new, (types.FunctionType, staticmethod))
-        and getattr(new, "__func__", new).__globals__.get("__name__") == f"namedtuple_{cls.__name__}"
+        and type(new) is staticmethod
+        and getattr(new.__func__, "__globals__", {}).get("__name__") == f"namedtuple_{cls.__name__}"
     )
 
 
@@ -336,7 +375,15 @@ def _write_named_tuple(cls: Any, identity: str, pickler: Any) -> tuple[Any, tupl
 
 def _is_made_by_namedtuple(cls: Any, name: str) -> bool:
     value = vars(cls)[name]
-    if name in ("__new__", "__slots__", "_fields", "_field_defaults", "__match_args__", "__static_attributes__", "__firstlineno__"):
+    if name in (
+        "__new__",
+        "__slots__",
+        "_fields",
+        "_field_defaults",
+        "__match_args__",
+        "__static_attributes__",
+        "__firstlineno__",
+    ):
         return True
     if name == "__doc__":
         return bool(value == f"{cls.__name__}({', '.join(cls._fields)})")
@@ -348,7 +395,7 @@ def _is_made_by_namedtuple(cls: Any, name: str) -> bool:
     return code is not None and code.co_name in _NAMED_TUPLE_CODE and function.__globals__ is vars(collections)
 
 
-# -- what annotations are made of ---------------------------------------------------------------------------------------------------
+# -- what annotations are made of --------------------------------------------------------------------------------------
 
 
 def reduce_type_variable(variable: Any, pickler: Any) -> Any:
@@ -362,7 +409,9 @@ def reduce_type_variable(variable: Any, pickler: Any) -> Any:
     if kind == "TypeVar":
         arguments = variable.__constraints__
     if kind in ("TypeVar", "ParamSpec"):
-        options.update(bound=variable.__bound__, covariant=variable.__covariant__, contravariant=variable.__contravariant__)
+        options.update(
+            bound=variable.__bound__, covariant=variable.__covariant__, contravariant=variable.__contravariant__
+        )
         if getattr(variable, "__infer_variance__", False):
             options["infer_variance"] = True
     if getattr(variable, "has_default", bool)():
@@ -382,7 +431,7 @@ def reduce_type_alias(alias: Any, pickler: Any) -> Any:
     """What a ``type`` statement made by its name, else by value.
 
     Raises:
-        PicklingError: it has no name that can be imported, and leads to itself: only a ``type`` statement can make such an alias.
+        PicklingError: no importable name leads to it, and it mentions itself, as only a ``type`` statement can.
     """
     module, name = alias.__module__, alias.__name__
     if _is_named(alias, module, name):
@@ -390,7 +439,8 @@ def reduce_type_alias(alias: Any, pickler: Any) -> Any:
     value = alias.__value__
     if _mentions(value, alias):
         raise PicklingError(
-            f"cannot pickle the type alias {module}.{name}: it mentions itself, and no importable name leads to it. Put it into a module"
+            f"cannot pickle the type alias {module}.{name}: it mentions itself, and no importable name leads to it. "
+            "Put it into a module"
         )
     return restore.make_type_alias, (home(module), interned(name), value, alias.__type_params__)
 
@@ -403,7 +453,11 @@ def _mentions(annotation: Any, alias: Any) -> bool:
             return True
         if id(part) not in seen and not isinstance(part, type):
             seen.add(id(part))
-            todo.extend(part if isinstance(part, (list, tuple)) else (*getattr(part, "__args__", ()), getattr(part, "__origin__", None)))
+            todo.extend(
+                part
+                if isinstance(part, (list, tuple))
+                else (*getattr(part, "__args__", ()), getattr(part, "__origin__", None))
+            )
     return False
 
 
@@ -417,9 +471,11 @@ def _is_named(obj: Any, module: Any, qualname: str) -> bool:
     return found is obj
 
 
+_TYPE_VARIABLES: Final = tuple(
+    getattr(typing, name) for name in ("TypeVar", "ParamSpec", "TypeVarTuple") if hasattr(typing, name)
+)
+
+
 def iter_type_variable_kinds() -> Iterator[type]:
     """The types of type variables in this Python."""
-    for name in ("TypeVar", "ParamSpec", "TypeVarTuple"):
-        kind = getattr(typing, name, None)
-        if kind is not None:
-            yield kind
+    yield from _TYPE_VARIABLES

@@ -35,7 +35,7 @@ Stack = list[tuple[Any, Generator[Any, Any, Any]]]
 _NOTHING: Final = object()
 
 #: The copier that does not recurse gives up at this depth: an object that makes a new part whenever it is asked has no end.
-MOST_LEVELS: Final = 1_000_000
+MOST_LEVELS: Final = 200_000
 
 #: Types whose objects are their own copies.
 ATOMIC: Final[frozenset[type]] = frozenset(
@@ -151,19 +151,27 @@ def deepcopy(
     rules = default_registry if registry is None else registry
     native = core is not None and (memo is None or type(memo) is dict)
     options = None if native and nonleaf is None and not rules.settings else _options(rules, nonleaf)
+    known = None if memo is None else (len(memo), len(memo.get(id(memo), ())))
     try:
         try:
             if native:
                 return core.copy(x, rules, memo, options)
             rules.refresh()
             return _run(_Call(rules, {} if memo is None else memo, x, options or _options(rules, nonleaf)))
-        except RecursionError:
-            if memo is not None:
-                raise  # it knows unfinished objects now, and others may hold it
-            call = _Call(rules, {}, x, options or _options(rules, nonleaf))
-            call.deep = True
-            return _run(call)
+        except RecursionError as error:
+            from .deep import may_try_again
+
+            if not may_try_again(error, sys._getframe()):
+                raise
+            if memo is not None and known is not None:
+                _restore(memo, *known)
+            return _run_deeply(_Call(rules, {} if memo is None else memo, x, options or _options(rules, nonleaf)))
     except Exception as error:
+        if isinstance(error, RecursionError):
+            from .deep import is_nested
+
+            if is_nested(sys._getframe()):
+                raise
         translated = translate_copy_error(error, x, rules)
         if translated is error:
             raise
@@ -176,6 +184,26 @@ def _options(rules: Registry, nonleaf: str | None) -> dict[str, Any]:
     if value not in ("detach", "error"):
         raise ValueError(f"nonleaf must be 'detach' or 'error', not {value!r}")
     return {"nonleaf": value}
+
+
+def _restore(memo: Memo, size: int, kept: int) -> None:
+    """Take back what a copy that failed has entered into the caller's memo: it knows unfinished objects."""
+    while len(memo) > size:
+        memo.popitem()
+    if id(memo) in memo:
+        del memo[id(memo)][kept:]
+
+
+def _run_deeply(call: _Call) -> Any:
+    """As :func:`_run`, without recursion."""
+    from .deep import tried_deeply
+
+    call.deep = True
+    try:
+        return _run(call)
+    except RecursionError as error:
+        tried_deeply(error)
+        raise
 
 
 def _run(call: _Call) -> Any:
@@ -314,8 +342,12 @@ def _reconstruct(
     state: Any = None, listiter: Any = None, dictiter: Any = None, setter: Any = None,
 ) -> Any:  # fmt: skip
     """The copy that a reduce value describes, with deep copies of its parts."""
-    if args:
+    if args and (len(args) > 1 or handlers[type(args[0])] is not _shared):  # most often the class alone
         args = tuple([_copy(arg, memo, handlers) for arg in args])
+        # As with a tuple, an argument may lead back to the object. (The standard library then makes it a second time.)
+        known = memo.get(id(x), _NOTHING)
+        if known is not _NOTHING:
+            return known
     y = func(*args)
     memo[id(x)] = y
     if state is not None:
@@ -544,6 +576,9 @@ def _reconstruct_steps(x: Any, memo: Memo, reduced: tuple[Any, ...]) -> Generato
     parts = []
     for arg in args:
         parts.append((yield arg))  # noqa: PERF401
+    known = memo.get(id(x), _NOTHING)
+    if known is not _NOTHING:
+        return known
     y = func(*parts)
     memo[id(x)] = y
     if state is not None:

@@ -8,19 +8,51 @@ from __future__ import annotations
 
 import copyreg
 import pickle
-from collections.abc import Callable, Generator, Iterable
-from itertools import islice
+import types
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import chain, islice
 from typing import Any, Final
 
-__all__ = ["DeepPickler"]
+__all__ = ["DeepPickler", "is_nested", "may_try_again", "tried_deeply"]
 
 Steps = Generator[Any, Any, None]
 
 _PythonPickler: Any = pickle._Pickler  # type: ignore[attr-defined]
 _BATCH: Final = 1000
 #: An object that makes a new part whenever it is asked has no end.
-_MOST_LEVELS: Final = 1_000_000
+_MOST_LEVELS: Final = 200_000
 _CONTAINERS: Final = (tuple, list, dict, set, frozenset)
+
+
+# -- when to try without recursion -------------------------------------------------------------------------------------------------
+#
+# A reducer may call dumps and a __deepcopy__ method deepcopy, with an object that does the same. If each level of such a recursion tried
+# everything below it again, the time would double with each level.
+
+_ENTRANCES: Final = {("safepickle.pickler", "dump"), ("safepickle.copier", "deepcopy")}
+
+
+def is_nested(frame: types.FrameType) -> bool:
+    """Whether this frame of a pickler or copier is below another one, which will say what went wrong and where."""
+    outer = frame.f_back
+    while outer is not None:
+        if (outer.f_globals.get("__name__"), outer.f_code.co_name) in _ENTRANCES:
+            return True
+        outer = outer.f_back
+    return False
+
+
+def may_try_again(error: RecursionError, frame: types.FrameType) -> bool:
+    """Whether it is any use to begin again without recursion: not where something below has done so, unless this is the outermost."""
+    return not hasattr(error, "tried_deeply") or not is_nested(frame)
+
+
+def tried_deeply(error: RecursionError) -> None:
+    """Note that it came from an attempt without recursion."""
+    error.tried_deeply = True  # type: ignore[attr-defined]
+
+
+# -- the pickler -----------------------------------------------------------------------------------------------------------------------
 
 
 class _Untracked:
@@ -87,10 +119,19 @@ class DeepPickler(_PythonPickler):  # type: ignore[misc]
         kind = type(obj)
         if kind in _CONTAINERS:
             return self._container(obj, kind)
+        if kind is str and not self.bin:
+            self._text(obj)
+            return _nothing()
         if kind in _LEAVES:
             self.dispatch[kind](self, obj)
             return _nothing()
         return self._by_reduction(obj, kind)
+
+    def _text(self, text: str) -> None:
+        """A string at protocol 0. (The standard library's Python pickler memoizes the escaped one, before 3.13.)"""
+        escaped = text.translate(_ESCAPES).encode("raw-unicode-escape")
+        self.write(pickle.UNICODE + escaped + b"\n")
+        self.memoize(text)
 
     def _persistent(self, pid: Any) -> Steps:
         if self.bin:
@@ -110,8 +151,8 @@ class DeepPickler(_PythonPickler):  # type: ignore[misc]
                 special(self, obj)
                 return _nothing()
             reduced = self._standard_reduction(obj, kind)
-        if reduced is None or isinstance(reduced, str):
-            self.save_global(obj, reduced)
+        if reduced is _BY_NAME or isinstance(reduced, str):
+            self.save_global(obj, None if reduced is _BY_NAME else reduced)
             return _nothing()
         if not isinstance(reduced, tuple) or not 2 <= len(reduced) <= 6:
             raise pickle.PicklingError(f"__reduce__ must return a string or a tuple of two to six, not {reduced!r}")
@@ -125,7 +166,7 @@ class DeepPickler(_PythonPickler):  # type: ignore[misc]
         if reducer is not None:
             return reducer(obj)
         if issubclass(kind, type):
-            return None
+            return _BY_NAME
         reducer = getattr(obj, "__reduce_ex__", None)
         if reducer is not None:
             return reducer(self.proto)
@@ -142,11 +183,11 @@ class DeepPickler(_PythonPickler):  # type: ignore[misc]
         if kind is list:
             self.write(pickle.EMPTY_LIST if self.bin else pickle.MARK + pickle.LIST)
             self.memoize(obj)
-            return self._items(obj)
+            return self._list(obj) if self.bin else self._items(iter(obj))
         if kind is dict:
             self.write(pickle.EMPTY_DICT if self.bin else pickle.MARK + pickle.DICT)
             self.memoize(obj)
-            return self._pairs(obj.items())
+            return self._dict(obj) if self.bin else self._pairs(iter(obj.items()))
         return self._set(obj) if kind is set else self._frozenset(obj)
 
     def _tuple(self, obj: tuple[Any, ...]) -> Steps:
@@ -169,28 +210,30 @@ class DeepPickler(_PythonPickler):  # type: ignore[misc]
         self.write(code)
         self.memoize(obj)
 
-    def _items(self, items: Iterable[Any]) -> Steps:
-        return self._batches(((item,) for item in items), pickle.APPEND, pickle.APPENDS)
+    # The C pickler has its batches in three ways: it counts a list, goes on behind a dictionary or a set until a batch is not full (so
+    # that a full last one is followed by an empty one), and looks one item ahead in an iterator.
 
-    def _pairs(self, pairs: Iterable[tuple[Any, Any]]) -> Steps:
-        return self._batches(pairs, pickle.SETITEM, pickle.SETITEMS)
-
-    def _batches(self, groups: Iterable[tuple[Any, ...]], single: bytes, several: bytes) -> Steps:
-        if not self.bin:
-            for group in groups:
-                yield from group
-                self.write(single)
+    def _list(self, obj: list[Any]) -> Steps:
+        if len(obj) == 1:
+            yield obj[0]
+            self.write(pickle.APPEND)
             return
-        iterator = iter(groups)
-        while batch := list(islice(iterator, _BATCH)):
-            if len(batch) == 1:
-                yield from batch[0]
-                self.write(single)
-            else:
-                self.write(pickle.MARK)
-                for group in batch:
-                    yield from group
-                self.write(several)
+        done = 0
+        while done < len(obj):
+            self.write(pickle.MARK)
+            end = done + _BATCH
+            while done < end and done < len(obj):
+                yield obj[done]
+                done += 1
+            self.write(pickle.APPENDS)
+
+    def _dict(self, obj: dict[Any, Any]) -> Steps:
+        if len(obj) == 1:
+            for pair in obj.items():
+                yield from pair
+            self.write(pickle.SETITEM)
+        elif obj:
+            yield from self._until_not_full(obj.items(), pickle.SETITEMS)
 
     def _set(self, obj: Any) -> Steps:
         if self.proto < 4:
@@ -198,11 +241,43 @@ class DeepPickler(_PythonPickler):  # type: ignore[misc]
             return
         self.write(pickle.EMPTY_SET)
         self.memoize(obj)
-        iterator = iter(obj)
-        while batch := list(islice(iterator, _BATCH)):
+        if obj:
+            yield from self._until_not_full(((element,) for element in obj), pickle.ADDITEMS)
+
+    def _until_not_full(self, groups: Iterable[tuple[Any, ...]], code: bytes) -> Steps:
+        iterator = iter(groups)
+        full = True
+        while full:
             self.write(pickle.MARK)
-            yield from batch
-            self.write(pickle.ADDITEMS)
+            count = 0
+            for group in islice(iterator, _BATCH):
+                yield from group
+                count += 1
+            self.write(code)
+            full = count == _BATCH
+
+    def _items(self, items: Iterator[Any]) -> Steps:
+        return self._looking_ahead(((item,) for item in items), pickle.APPEND, pickle.APPENDS)
+
+    def _pairs(self, pairs: Iterator[Any]) -> Steps:
+        return self._looking_ahead((_pair(pair) for pair in pairs), pickle.SETITEM, pickle.SETITEMS)
+
+    def _looking_ahead(self, groups: Iterator[tuple[Any, ...]], single: bytes, several: bytes) -> Steps:
+        if not self.bin:
+            for group in groups:
+                yield from group
+                self.write(single)
+            return
+        for first in groups:
+            second = next(groups, None)
+            if second is None:
+                yield from first
+                self.write(single)
+                return
+            self.write(pickle.MARK)
+            for group in chain((first, second), islice(groups, _BATCH - 2)):
+                yield from group
+            self.write(several)
 
     def _frozenset(self, obj: Any) -> Steps:
         if self.proto < 4:
@@ -226,6 +301,11 @@ class DeepPickler(_PythonPickler):  # type: ignore[misc]
             raise pickle.PicklingError("first item of the tuple returned by __reduce__ must be callable")
         if not isinstance(args, tuple):
             raise pickle.PicklingError("second item of the tuple returned by __reduce__ must be a tuple")
+        for which, iterator in (("fourth", items), ("fifth", pairs)):
+            if iterator is not None and not hasattr(type(iterator), "__next__"):
+                raise pickle.PicklingError(f"{which} item of the tuple returned by __reduce__ must be an iterator")
+        if setter is not None and not callable(setter):
+            raise pickle.PicklingError("sixth item of the tuple returned by __reduce__ must be a function")
         yield from self._construction(obj, func, args)
         known = self.memo.get(id(obj))
         if known is not None:  # an argument led back to the object, which is written by now
@@ -250,7 +330,11 @@ class DeepPickler(_PythonPickler):  # type: ignore[misc]
     def _construction(self, obj: Any, func: Any, args: tuple[Any, ...]) -> Steps:
         name = getattr(func, "__name__", "")
         if self.proto >= 2 and name == "__newobj_ex__":
+            if len(args) != 3:
+                raise pickle.PicklingError("__newobj_ex__ needs three arguments")
             cls, positional, keywords = args
+            if not (isinstance(cls, type) and isinstance(positional, tuple) and isinstance(keywords, dict)):
+                raise pickle.PicklingError("the arguments of __newobj_ex__ must be a class, a tuple and a dict")
             if self.proto >= 4:
                 yield cls
                 yield positional
@@ -261,10 +345,10 @@ class DeepPickler(_PythonPickler):  # type: ignore[misc]
 
             func, args = partial(cls.__new__, cls, *positional, **keywords), ()
         elif self.proto >= 2 and name == "__newobj__":
+            if not args or not isinstance(args[0], type):
+                raise pickle.PicklingError("args[0] from __newobj__ args is not a class")
             cls = args[0]
-            if not hasattr(cls, "__new__"):
-                raise pickle.PicklingError("args[0] from __newobj__ args has no __new__")
-            if obj is not None and cls is not obj.__class__:
+            if cls is not obj.__class__:
                 raise pickle.PicklingError("args[0] from __newobj__ args has the wrong class")
             yield cls
             yield args[1:]
@@ -279,5 +363,16 @@ def _nothing() -> Steps:
     return
     yield
 
+
+def _pair(pair: Any) -> tuple[Any, Any]:
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise TypeError("dict items iterator must return 2-tuples")
+    return pair
+
+
+#: What a class is reduced to.
+_BY_NAME: Final = object()
+
+_ESCAPES: Final = {ord(char): f"\\u{ord(char):04x}" for char in "\\\0\n\r\x1a"}
 
 _LEAVES: Final = frozenset({type(None), bool, int, float, bytes, str, bytearray, pickle.PickleBuffer})

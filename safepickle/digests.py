@@ -1,9 +1,9 @@
 """A hash of what an object holds, the same in every process.
 
-The bytes of a pickle depend on more than the value: on the hash seed where there are sets, and on which equal parts are one object. So
-an object is taken apart as for pickling, and the graph of its parts is hashed from below: what has equal parts has
-equal hashes. Parts on a cycle have no "below"; they are numbered in the order in which they are met, or, where sets have no order,
-told apart by what they lead to. There is no recursion: depth does not matter.
+The bytes of a pickle depend on more than the value: on the hash seed where there are sets, and on which equal parts are
+one object. So an object is taken apart as for pickling, and the graph of its parts is hashed from below: what has equal
+parts has equal hashes. Parts on a cycle have no "below"; they are numbered in the order in which they are met, or,
+where sets have no order, told apart by what they lead to. There is no recursion: depth does not matter.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ _ROUNDS: Final = 200
 def digest(obj: Any, *, registry: Registry | None = None) -> str:
     """A hash of an object that is the same in every process for equal objects.
 
-    Objects are equal here if they are of the same types and hold equal parts: the order of dictionaries counts, that of sets and of
-    attributes does not, nor does which equal parts are one object. A class or function that has an importable name
-    is that name; any other is its code (which depends on the version of Python), not the place where it is written.
+    Objects are equal here if they are of the same types and hold equal parts: the order of dictionaries counts, that of
+    sets and of attributes does not, nor does which equal parts are one object. A class or function that has an
+    importable name is that name; any other is its code (which depends on the version of Python), not the place where
+    it is written.
 
     Args:
         obj: anything that can be pickled.
@@ -50,25 +51,21 @@ def digest(obj: Any, *, registry: Registry | None = None) -> str:
         >>> safepickle.digest({"lr": 0.1, "tags": {"a", "b"}}) == safepickle.digest({"lr": 0.1, "tags": {"b", "a"}})
         True
     """
-    return content_digest(obj, default_registry if registry is None else registry)
-
-
-def content_digest(obj: Any, registry: Registry) -> str:
-    """As :func:`digest`.
-
-    Raises:
-        PicklingError: some part of the object cannot be pickled.
-    """
-    questions = _Questions(registry, obj)
+    rules = default_registry if registry is None else registry
     try:
-        graph = _Graph(questions)
-        root = graph.part(obj)
-        graph.complete()
+        return content_digest(obj, rules)
     except Exception as error:
-        translated = translate_pickling_error(error, obj, questions)
+        translated = translate_pickling_error(error, obj, _Questions(rules, obj))
         if translated is error:
             raise
         raise translated from translated.__cause__
+
+
+def content_digest(obj: Any, registry: Registry) -> str:
+    """As :func:`digest`, for use while pickling: the pickler says itself where something went wrong."""
+    graph = _Graph(_Questions(registry, obj))
+    root = graph.part(obj)
+    graph.complete()
     return _hash(root if isinstance(root, bytes) else _Digests(graph).of(root)).hex()
 
 
@@ -84,15 +81,19 @@ class _Questions:
         self.root = root  # the rules for weak references ask what else is part of it
         self.by_value = ByValue(unordered=True)
 
-    def reduce(self, obj: Any) -> Any:
-        """What a pickler would write for an object that is no builtin container: a reduce value, or a name."""
+    def reducer_override(self, obj: Any) -> Any:
+        """What the rules say."""
         from .pickler import reduce_by_rules
 
-        cls = type(obj)
-        rules = self.registry.rules_for(cls, "pickle")
-        reduced = reduce_by_rules(rules, obj, self) if rules else NotImplemented
+        rules = self.registry.rules_for(type(obj), "pickle")
+        return reduce_by_rules(rules, obj, self) if rules else NotImplemented
+
+    def reduce(self, obj: Any) -> Any:
+        """What a pickler would write for an object that is no builtin container: a reduce value, or a name."""
+        reduced = self.reducer_override(obj)
         if reduced is not NotImplemented:
             return reduced
+        cls = type(obj)
         reducer = copyreg.dispatch_table.get(cls)
         if reducer is not None:
             return reducer(obj)
@@ -101,7 +102,7 @@ class _Questions:
         return obj.__reduce_ex__(self.protocol)
 
 
-# -- the graph -------------------------------------------------------------------------------------------------------------------
+# -- the graph ---------------------------------------------------------------------------------------------------------
 
 
 class _Graph:
@@ -161,7 +162,9 @@ class _Graph:
             module = pickle.whichmodule(obj, reduced)  # type: ignore[attr-defined]
             return _label("name", "__main__" if module == "__mp_main__" else module, reduced), []
         if not isinstance(reduced, tuple) or not 2 <= len(reduced) <= 6:
-            raise PicklingError(f"cannot pickle {type(obj).__qualname__!r} object: __reduce__ returned {type(reduced).__qualname__}")
+            raise PicklingError(
+                f"cannot pickle {type(obj).__qualname__!r} object: __reduce__ returned {type(reduced).__qualname__}"
+            )
         self._alive.append(reduced)
         make, arguments, state, items, pairs, setter = (*reduced, None, None, None, None)[:6]
         parts: list[Any] = [make, arguments, _state(obj, make, state), setter]
@@ -206,7 +209,7 @@ def _has_own_state(cls: type) -> bool:
     return getattr(cls, "__getstate__", None) is not getattr(object, "__getstate__", None)
 
 
-# -- atoms -------------------------------------------------------------------------------------------------------------------------
+# -- atoms -------------------------------------------------------------------------------------------------------------
 
 
 def _label(*texts: str) -> bytes:
@@ -235,7 +238,7 @@ _ATOMS: Final[dict[type, Callable[[Any], bytes]]] = {
 }
 
 
-# -- objects with a form of their own: their values do not show in what they reduce to ------------------------------------------------
+# -- objects with a form of their own: their values do not show in what they reduce to ---------------------------------
 
 
 def _array(array: Any) -> tuple[bytes, list[Any]] | None:
@@ -266,7 +269,7 @@ _FORMS: Final[dict[str, Callable[[Any], tuple[bytes, list[Any]] | None]]] = {
 }
 
 
-# -- from the graph to a hash --------------------------------------------------------------------------------------------------------
+# -- from the graph to a hash ------------------------------------------------------------------------------------------
 
 
 class _Digests:
@@ -276,7 +279,9 @@ class _Digests:
         self._graph = graph
         self._known: dict[int, bytes] = {}
         #: Whether nodes are met in an order that depends on nothing but the value.
-        self._stable = all(ordered or not _nodes(parts) for ordered, parts in zip(graph.ordered, graph.parts))
+        self._stable = all(
+            ordered or not _nodes(parts) for ordered, parts in zip(graph.ordered, graph.parts, strict=True)
+        )
 
     def of(self, root: int) -> bytes:
         """The hash of a node."""
@@ -284,7 +289,10 @@ class _Digests:
             first = component[0]
             if len(component) == 1 and first not in self._graph.parts[first]:
                 self._known[first] = self._from_parts(first, self._known.__getitem__)
-            elif any(not self._graph.ordered[n] and not set(component).isdisjoint(_nodes(self._graph.parts[n])) for n in component):
+            elif any(
+                not self._graph.ordered[n] and not set(component).isdisjoint(_nodes(self._graph.parts[n]))
+                for n in component
+            ):
                 self._known.update(self._by_refinement(component))
             else:
                 self._known.update(self._by_order(component))
@@ -302,7 +310,7 @@ class _Digests:
         return state.digest()
 
     def _components(self, root: int) -> Iterator[list[int]]:
-        """The strongly connected components, parts before wholes; each begins with the node that was met first (Tarjan)."""
+        """The strongly connected components, parts before wholes, each from the node that was met first on (Tarjan)."""
         index: dict[int, int] = {root: 0}
         low = {root: 0}
         open_nodes: list[int] = [root]
@@ -348,19 +356,21 @@ class _Digests:
                 if not isinstance(part, bytes) and part in inside and part not in numbers:
                     numbers[part] = len(order)
                     order.append(part)
-            state.update(self._from_parts(node, lambda n: self._known[n] if n not in inside else numbers[n].to_bytes(8, "big")))
+            state.update(
+                self._from_parts(node, lambda n: self._known[n] if n not in inside else numbers[n].to_bytes(8, "big"))
+            )
         return state.digest(), numbers
 
     def _by_refinement(self, component: list[int]) -> dict[int, bytes]:
         """A component with sets: nodes are told apart by what is around them, one step further in each round."""
-        inside = set(component)
+        known = dict(self._known)
         colours = dict.fromkeys(component, b"")
-        kinds = 1
+        kinds = 0
         for _ in range(_ROUNDS):
-            before = colours
-            colours = {n: self._from_parts(n, lambda p: before[p] if p in inside else self._known[p]) for n in component}  # noqa: B023
+            known.update(colours)
+            colours = {node: self._from_parts(node, known.__getitem__) for node in component}
             now = len(set(colours.values()))
-            if now == kinds and before[component[0]]:
+            if now == kinds:
                 break
             kinds = now
         whole = _hash(b"".join(sorted(colours.values())))

@@ -204,6 +204,8 @@ def _bare_instance(cls: type[Exception], original: type[BaseException], argument
 
 def _copy_attributes(error: BaseException, made: Exception) -> None:
     made.__dict__.update(error.__dict__)
+    if "__notes__" in made.__dict__:
+        made.__dict__["__notes__"] = list(made.__dict__["__notes__"])
     for cls in type(error).__mro__:
         if cls in (BaseException, object):
             continue
@@ -269,11 +271,11 @@ def _second_look(error: Exception, obj: Any, pickler: Any) -> Any:
     from .sources import ByValue
 
     attributes = pickler.__dict__
-    before = {name: attributes[name] for name in ("by_value", "canonical") if name in attributes}
+    before = {name: attributes[name] for name in ("_by_value", "canonical") if name in attributes}
     try:
         # Nothing will be loaded, so rules need no identity of what goes by value: to make one asks all its parts.
         for canonical in (True, False):
-            attributes.update(by_value=ByValue(), canonical=canonical)
+            attributes.update(_by_value=ByValue(), canonical=canonical)
             walk = Walk(obj, PickleQuestions(pickler))
             finding = walk.first()
             if finding is not None:
@@ -284,7 +286,7 @@ def _second_look(error: Exception, obj: Any, pickler: Any) -> Any:
             return walk, walk.deepest, error
         return (walk, None, error) if walk.gave_up else None
     finally:
-        for name in ("by_value", "canonical"):
+        for name in ("_by_value", "canonical"):
             attributes.pop(name, None)
         attributes.update(before)
 

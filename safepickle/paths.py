@@ -106,6 +106,7 @@ class Walk:
         depth: how far that is.
         looked_at: how many objects were asked.
         gave_up: whether the walk ended early, at its limits.
+        seen: every object that was asked, by its id.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class Walk:
         self._questions = questions
         self._objects = objects
         self._seconds = seconds
-        self._seen: dict[int, Any] = {}
+        self.seen: dict[int, Any] = {}
         self.root = self.deepest = Node(root)
         self.depth = 0
         self.looked_at = 0
@@ -142,7 +143,7 @@ class Walk:
                 stack.pop()
                 yield Finding(owner, error)
                 continue
-            if type(part) in LEAVES or id(part) in self._seen:
+            if type(part) in LEAVES or id(part) in self.seen:
                 continue
             node = Node(part, step, owner)
             finding, parts = self._ask(node)
@@ -154,7 +155,7 @@ class Walk:
                     self.depth, self.deepest = len(stack), node
 
     def _ask(self, node: Node) -> tuple[Finding | None, Iterator[tuple[Step, Any]]]:
-        self._seen[id(node.obj)] = node.obj
+        self.seen[id(node.obj)] = node.obj
         self.looked_at += 1
         try:
             return None, iter(self._questions.parts(node))

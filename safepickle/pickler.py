@@ -13,12 +13,15 @@ from __future__ import annotations
 
 import io
 import pickle
+import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from .errors import translate_pickling_error
+from .errors import check_reduced, reducer_failed, translate_pickling_error
 from .registry import Registry, Rule, default_registry, known_by_identity
-from .sources import ByValue
+
+if TYPE_CHECKING:
+    from .sources import ByValue
 
 __all__ = ["Pickler", "dump", "dumps"]
 
@@ -26,24 +29,28 @@ _dispatch_table_slot: Any = pickle.Pickler.dispatch_table  # type: ignore[attr-d
 _UNSET: Final = object()
 
 #: Attributes of a pickler that have their values for the length of one dump.
-_OF_ONE_DUMP: Final = ("reducer_override", "root", "by_value")
+_OF_ONE_DUMP: Final = ("reducer_override", "root", "_by_value")
 
 
-class _Answers(dict[type, "Callable[[Any], Any] | None"]):
+class _Answers:
     """For the length of one dump: which function reduces objects of a type; ``None`` for the standard library's way."""
 
-    __slots__ = ("__weakref__", "pickler")
+    __slots__ = ("__weakref__", "known", "pickler")
 
     def __init__(self, pickler: Pickler) -> None:
         self.pickler = pickler
+        self.known: dict[type, Callable[[Any], Any] | None] = {}
 
-    def __missing__(self, cls: type) -> Callable[[Any], Any] | None:
+    def find(self, cls: type) -> Callable[[Any], Any] | None:
+        """The answer for a type that has not come up so far."""
         answer = self.pickler._answer_for(cls)
         if known_by_identity(cls):
-            self[cls] = answer
+            self.known[cls] = answer
         return answer
 
-    __hash__ = object.__hash__  # type: ignore[assignment]
+    def clear(self) -> None:
+        """A rule has changed."""
+        self.known.clear()
 
 
 class _Sink:
@@ -156,6 +163,20 @@ class Pickler(pickle.Pickler):
         self.registry = default_registry if registry is None else registry
         self.buffer_callback = buffer_callback
 
+    @property
+    def by_value(self) -> ByValue:
+        """What this run remembers about functions and classes by value; made when one turns up."""
+        found: ByValue | None = self.__dict__.get("_by_value")
+        if found is None:
+            from .sources import ByValue
+
+            found = self.__dict__["_by_value"] = ByValue()
+        return found
+
+    @by_value.setter
+    def by_value(self, value: ByValue) -> None:
+        self.__dict__["_by_value"] = value
+
     def dump(self, obj: Any, /) -> None:
         """Write the pickle of an object.
 
@@ -176,17 +197,24 @@ class Pickler(pickle.Pickler):
         override = self._override(answers)
         attributes = self.__dict__
         before: dict[str, Any] = {name: attributes[name] for name in _OF_ONE_DUMP if name in attributes}
-        attributes["reducer_override"] = override  # the C pickler reads the attribute once, when the dump begins
-        registry._live.add(answers)
-        self.root = obj
-        self.by_value = ByValue()
         try:
+            registry._live.add(answers)
+            attributes["reducer_override"] = override  # the C pickler reads the attribute once, when the dump begins
+            self.root = obj
+            attributes.pop("_by_value", None)
             try:
                 super().dump(obj)
-            except RecursionError:
-                if not self._dump_deeply(obj, override):
+            except RecursionError as error:
+                from .deep import may_try_again
+
+                if not may_try_again(error, sys._getframe()) or not self._dump_deeply(obj, override):
                     raise
         except Exception as error:
+            if isinstance(error, RecursionError):
+                from .deep import is_nested
+
+                if is_nested(sys._getframe()):
+                    raise
             translated = translate_pickling_error(error, obj, self)
             if translated is error:
                 raise
@@ -207,10 +235,10 @@ class Pickler(pickle.Pickler):
         """Once more without recursion, if what is written can be taken back and no earlier dump shares the memo."""
         if not self._fresh or not self._sink.rewind():
             return False
-        from .deep import DeepPickler
+        from .deep import DeepPickler, tried_deeply
 
         self.clear_memo()
-        self.by_value = ByValue()
+        self.__dict__.pop("_by_value", None)
         if self._buffers is not None:
             self._buffers.begin_again()
         persistent_id = self.persistent_id if hasattr(self, "persistent_id") else None
@@ -221,8 +249,10 @@ class Pickler(pickle.Pickler):
         deep.fast = self.fast
         try:
             deep.dump(obj)
-        except BaseException:
+        except BaseException as error:
             self._sink.rewind()  # nothing is left of a small pickle that failed, as with the C pickler
+            if isinstance(error, RecursionError):
+                tried_deeply(error)
             raise
         self.memo = deep.memo
         return True
@@ -230,9 +260,16 @@ class Pickler(pickle.Pickler):
     def _override(self, answers: _Answers) -> Callable[[Any], Any]:
         """What the C pickler calls for each object: a subclass's, a mix-in's or the instance's own override, then the rules."""
 
+        known, find = answers.known, answers.find
+
         def ours(part: Any) -> Any:
-            answer = answers[type(part)]
-            return NotImplemented if answer is None else answer(part)
+            try:
+                answer = known[type(part)]
+            except KeyError:
+                answer = find(type(part))
+            if answer is None:
+                return NotImplemented
+            return answer(part)
 
         own = self._own_override()
         self.overridden = own is not _UNSET
@@ -256,8 +293,8 @@ class Pickler(pickle.Pickler):
 
     def reducer_override(self, obj: Any, /) -> Any:
         """Reduce an object by the rules of the registry; ``NotImplemented`` where none applies."""
-        if "by_value" not in self.__dict__:  # called from outside of a dump
-            self.by_value = ByValue()
+        if "root" not in self.__dict__:  # called from outside of a dump
+            self.__dict__.pop("_by_value", None)
         answer = self._answer_for(type(obj))
         return NotImplemented if answer is None else answer(obj)
 
@@ -290,8 +327,6 @@ def reduce_by_rules(rules: tuple[Rule, ...], obj: Any, pickler: Any) -> Any:
     Raises:
         PicklingError: a rule raised, or returned something that ``__reduce__`` may not return.
     """
-    from .errors import check_reduced, reducer_failed
-
     for rule in rules:
         assert rule.reduce is not None
         try:

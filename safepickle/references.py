@@ -1,9 +1,9 @@
 """Which name is this object, and which object has this name?
 
-An object goes *by reference* when a name leads to that very object, here and in a process that has yet to import it. Names are taken
-from what the object says of itself and from a search by identity; each candidate is verified with ``is``. Nothing is
-imported while pickling, and no object is compared, hashed or asked for attributes through its own code (a kernel
-that is hashed freezes the globals it saw; a lazy proxy raises).
+An object goes *by reference* when a name leads to that very object, here and in a process that has yet to import it.
+Names are taken from what the object says of itself and from a search by identity; each candidate is verified with
+``is``. Nothing is imported while pickling, and no object is compared, hashed or asked for attributes through its own
+code (a kernel that is hashed freezes the globals it saw; a lazy proxy raises).
 """
 
 from __future__ import annotations
@@ -18,7 +18,20 @@ import weakref
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-__all__ = ["Reference", "find", "find_stand_in", "importable", "inner_function", "leads_to", "load", "names_of_parts", "pickled_by_value", "static_vars", "walk"]
+__all__ = [
+    "Reference",
+    "find",
+    "find_stand_in",
+    "importable",
+    "inner_function",
+    "leads_to",
+    "load",
+    "names_of_parts",
+    "pickled_by_value",
+    "static_vars",
+    "walk",
+    "written_as_global",
+]
 
 #: How far the search below a named object goes: objects looked at.
 SEARCH_LIMIT: Final = 400
@@ -38,7 +51,7 @@ class Reference(NamedTuple):
         return ".".join([f"{self.module}:{self.qualname}", *self.path])
 
 
-# -- modules ---------------------------------------------------------------------------------------------------------------
+# -- modules -----------------------------------------------------------------------------------------------------------
 
 _importable_cache: dict[str, tuple[weakref.ref[types.ModuleType], bool, tuple[str, ...]]] = {}
 
@@ -46,8 +59,9 @@ _importable_cache: dict[str, tuple[weakref.ref[types.ModuleType], bool, tuple[st
 def importable(name: str) -> bool:
     """Whether a process that lacks the module would find it under this name.
 
-    A module that was made on the fly, or loaded from a path under a name that no finder knows, is in ``sys.modules`` here and nowhere
-    else. ``importlib.util.find_spec`` answers from ``sys.modules`` first, so the finders are asked directly.
+    A module that was made on the fly, or loaded from a path under a name that no finder knows, is in ``sys.modules``
+    here and nowhere else. ``importlib.util.find_spec`` answers from ``sys.modules`` first, so the finders are asked
+    directly.
     """
     module = sys.modules.get(name)
     if module is None or name in _MAIN:
@@ -94,7 +108,7 @@ def _findable(name: str, module: types.ModuleType) -> bool:
 
 
 def _is_second_name(module: types.ModuleType, name: str, attribute: Any) -> bool:
-    """Whether its parent gives the name to a module that has another one of its own (``collections.abc``, ``six.moves``)."""
+    """Whether the parent gives the name to a module that has another name (``collections.abc``, ``six.moves``)."""
     first = getattr(getattr(module, "__spec__", None), "name", name)
     return attribute is module and first != name and sys.modules.get(first) is module and importable(first)
 
@@ -104,13 +118,15 @@ def _same_place(spec: Any, module: types.ModuleType) -> bool:
     file = getattr(module, "__file__", None)
     if spec.loader is None:
         return file is None
-    if not isinstance(file, str) or not spec.has_location or not isinstance(spec.origin, str):
+    if not spec.has_location or not isinstance(spec.origin, str):
         return True
+    if not isinstance(file, str):
+        return getattr(module, "__spec__", None) is not None  # else made by hand, under a name that is taken
     return file == spec.origin or os.path.realpath(file) == os.path.realpath(spec.origin) or file.endswith(".pyc")
 
 
 def pickled_by_value(module_name: str) -> bool:
-    """Whether the user asked for the module's functions and classes by value, through ``cloudpickle.register_pickle_by_value``."""
+    """Whether the user asked for the module's contents by value, with ``cloudpickle.register_pickle_by_value``."""
     cloudpickle = sys.modules.get("cloudpickle.cloudpickle")
     names = getattr(cloudpickle, "_PICKLE_BY_VALUE_MODULES", None)
     while names and module_name:
@@ -120,7 +136,7 @@ def pickled_by_value(module_name: str) -> bool:
     return False
 
 
-# -- walking ---------------------------------------------------------------------------------------------------------------
+# -- walking -----------------------------------------------------------------------------------------------------------
 
 
 def static_vars(obj: Any) -> dict[str, Any]:
@@ -162,8 +178,11 @@ def leads_to(reference: Reference, obj: Any) -> bool:
         return False
 
 
-#: Where wrappers of all kinds keep the function that they wrap: kernels, tf.functions, custom ops, partials, jitted functions.
-_WRAPPED: Final = ("fn", "_python_function", "func", "_init_fn", "__wrapped__", "_fun", "py_func")
+#: Where kernels, tf.functions, custom ops, partials, jitted functions and their like keep the function that they wrap.
+_WRAPPED: Final = (
+    "fn", "_python_function", "func", "_init_fn", "__wrapped__", "_fun", "py_func", "orig_func",
+    "_annotated_function", "pyfunc",
+)  # fmt: skip
 
 
 def inner_function(obj: Any) -> types.FunctionType | None:
@@ -183,7 +202,7 @@ def inner_function(obj: Any) -> types.FunctionType | None:
     return None
 
 
-# -- from an object to its name ----------------------------------------------------------------------------------------------
+# -- from an object to its name ----------------------------------------------------------------------------------------
 
 _found: dict[int, tuple[weakref.ref[Any], Reference]] = {}
 
@@ -205,14 +224,17 @@ def find(obj: Any, *, everywhere: bool = True) -> Reference | None:
     if reference is not None:
         key = id(obj)
         try:
-            _found[key] = (weakref.ref(obj, lambda ref: _forget(key, ref)), reference)
+            _found[key] = (weakref.ref(obj, lambda ref, forget=_forget: forget(key, ref)), reference)
         except TypeError:
             pass
     return reference
 
 
 def find_stand_in(obj: Any) -> Reference | None:
-    """The name of the function whose place an object took: it holds the function, or a kernel of it, and the function's name leads to it."""
+    """The name of the function whose place an object took.
+
+    The object holds the function, or a kernel of it, and the function's name leads to the object.
+    """
     for module, qualname in names_of_parts(obj):
         reference = Reference(module, qualname)
         if _usable(module) and leads_to(reference, obj):
@@ -226,6 +248,17 @@ def names_of_parts(obj: Any) -> Iterator[tuple[str, str]]:
         function = inner_function(value)
         if function is not None and isinstance(function.__module__, str):
             yield function.__module__, function.__qualname__
+
+
+def written_as_global(reference: Reference, obj: Any, protocol: int) -> bool:
+    """Whether the pickler can write the name as it is, without a call on loading.
+
+    It looks in the module that the object itself names. Before protocol 4 a dotted name is written as a call of
+    ``getattr``, and a name outside ASCII not at all.
+    """
+    name = reference.qualname
+    plain = protocol >= 4 or (name.isascii() and reference.module.isascii() and "." not in name)
+    return plain and not reference.path and static_vars(obj).get("__module__") == reference.module
 
 
 def _forget(key: int, ref: weakref.ref[Any]) -> None:
@@ -265,7 +298,7 @@ def _own_names(obj: Any, function: types.FunctionType | None) -> Iterator[tuple[
     sources: list[Any] = []
     if function is not None:
         sources.append((function.__module__, function.__qualname__))
-    if isinstance(obj, type):
+    if issubclass(type(obj), type):
         sources.append((obj.__module__, obj.__qualname__))
     elif function is not obj:
         attributes = static_vars(obj)
@@ -303,7 +336,7 @@ def _is_leaf(obj: Any) -> bool:
 
 
 def _path_below(holder: Any, wanted: Any) -> tuple[str, ...] | None:
-    """The chain of instance attributes from ``holder`` to ``wanted``, shortest first; through wrapper objects, not containers."""
+    """The shortest chain of instance attributes from ``holder`` to ``wanted``, not through containers."""
     queue: list[tuple[Any, tuple[str, ...]]] = [(holder, ())]
     seen = {id(holder)}
     for current, path in queue:
@@ -320,16 +353,16 @@ def _path_below(holder: Any, wanted: Any) -> tuple[str, ...] | None:
     return None
 
 
-# -- by identity -------------------------------------------------------------------------------------------------------------
+# -- by identity -------------------------------------------------------------------------------------------------------
 
 
 def _search_own_module(name: str, obj: Any, function: types.FunctionType | None) -> Reference | None:
-    """Another name in the object's own module, an attribute of a class there, or a place below another wrapper of its function."""
+    """Another name in the object's own module, in a class there, or a place below another wrapper of its function."""
     module = sys.modules[name]
     alias = _alias(name, module, obj)
     if alias is not None:
         return alias
-    searchable = type(obj) is not types.FunctionType and not isinstance(obj, type)
+    searchable = type(obj) is not types.FunctionType and not issubclass(type(obj), type)
     for key, value in list(static_vars(module).items()):
         if type(key) is not str or not key.isidentifier():
             continue
@@ -367,9 +400,9 @@ def _search_class(name: str, qualname: str, cls: type, obj: Any) -> Reference | 
 
 def _is_own_class(name: str, key: str, value: Any) -> bool:
     """Whether a module made this class: under this very name, or in one of its functions."""
-    return (
-        issubclass(type(value), type) and value.__module__ == name and (value.__qualname__ == key or "<locals>" in value.__qualname__)
-    )
+    if not issubclass(type(value), type) or value.__module__ != name:
+        return False
+    return value.__qualname__ == key or "<locals>" in value.__qualname__
 
 
 def _search_wrapper(name: str, key: str, value: Any, obj: Any, function: types.FunctionType | None) -> Reference | None:
@@ -387,7 +420,8 @@ def _search_other_modules(obj: Any, origins: list[str]) -> Reference | None:
     modules = [(name, module) for name, module in _modules() if name not in origins and name not in _MAIN]
     tops = {name.partition(".")[0] for name in origins}
     holders = [(name, module) for name, module in modules if _has(module, obj)]
-    for name, module in sorted(holders, key=lambda item: (item[0].partition(".")[0] not in tops, item[0].count("."), item[0])):
+    holders.sort(key=lambda item: (item[0].partition(".")[0] not in tops, item[0].count("."), item[0]))
+    for name, module in holders:
         alias = _alias(name, module, obj) if _usable(name) else None
         if alias is not None:
             return alias
@@ -407,11 +441,11 @@ def _modules() -> list[tuple[str, types.ModuleType]]:
 
 def _has(module: types.ModuleType, obj: Any) -> bool:
     # Not `in`: that would ask foreign objects whether they are equal.
-    return any([value is obj for value in list(static_vars(module).values())])
+    return any([value is obj for value in list(static_vars(module).values())])  # noqa: C419 - a list is twice as fast
 
 
-#: What was searched for in vain, and how many modules there were. A kernel without a name is asked for again and again, and a name
-#: that it gets in a module which was there before is one that a fresh process lacks.
+#: What was searched for in vain, and how many modules there were. A kernel without a name is asked for again and again,
+#: and a name that it gets in a module which was there before is one that a fresh process lacks.
 _missed: dict[int, tuple[weakref.ref[Any], int]] = {}
 
 
@@ -466,7 +500,8 @@ def _bindings(body: list[ast.stmt]) -> Iterator[tuple[str, bool]]:
             yield from ((alias.asname or alias.name.partition(".")[0], False) for alias in statement.names)
             continue
         value = getattr(statement, "value", None)
-        constant = isinstance(statement, (ast.Assign, ast.AnnAssign)) and (value is None or isinstance(value, ast.Constant))
+        assigned = isinstance(statement, (ast.Assign, ast.AnnAssign))
+        constant = assigned and (value is None or isinstance(value, ast.Constant))
         for field, part in ast.iter_fields(statement):
             if field in ("body", "orelse", "finalbody"):
                 yield from _bindings(part)
@@ -483,7 +518,7 @@ def _stored_names(part: ast.AST | list[Any]) -> Iterator[str]:
             yield from (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
 
 
-# -- from a name to its object -----------------------------------------------------------------------------------------------
+# -- from a name to its object -----------------------------------------------------------------------------------------
 
 
 def load(module_name: str) -> types.ModuleType:

@@ -11,16 +11,13 @@ and only when a type of a library that is already imported turns up.
 from __future__ import annotations
 
 import copyreg
-import functools
 import importlib
-import inspect
 import sys
 import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any, Final, Literal, TypeVar, overload
+from typing import Any, Final, Literal, NamedTuple, TypeVar, overload
 
 from .errors import RegistrationError
 from .references import static_vars
@@ -42,7 +39,11 @@ LIBRARIES: Final[dict[str, str]] = {
     "triton": "safepickle.reducers.triton",
     "tensorflow": "safepickle.reducers.tensorflow",
     "keras": "safepickle.reducers.keras",
+    **dict.fromkeys(("cuda", "cupy", "helion", "jax", "jaxlib", "numba", "tilelang"), "safepickle.reducers.kernels"),
 }
+
+#: ``inspect.CO_GENERATOR``, without importing ``inspect``.
+_GENERATOR: Final = 0x20
 
 #: A rule that applies through inheritance yields to one of these defined on a more derived class.
 PICKLE_PROTOCOL: Final = frozenset({"__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__"})
@@ -79,8 +80,7 @@ class Share:
 SHARE: Final = Share()
 
 
-@dataclass(frozen=True)
-class Rule:
+class Rule(NamedTuple):
     """What happens to objects of one type.
 
     Attributes:
@@ -118,10 +118,11 @@ class Rule:
             return True
         return self.reduce is not None and not self.pickles_only
 
-    @functools.cached_property
+    @property
     def in_steps(self) -> bool:
         """Whether ``copy`` is a generator function, which yields each part to copy: that works at any depth."""
-        return inspect.isgeneratorfunction(self.copy)
+        code = getattr(self.copy, "__code__", None)
+        return code is not None and bool(code.co_flags & _GENERATOR)
 
     def __str__(self) -> str:
         return f"rule for {self.target} (from {self.origin})"
@@ -149,7 +150,7 @@ def _resolve_type(module: str, qualname: str) -> type | None:
     first, *rest = qualname.split(".")
     found = static_vars(sys.modules.get(module)).get(first)
     for part in rest:
-        found = inspect.getattr_static(found, part, None) if isinstance(found, type) else None
+        found = vars(found).get(part) if isinstance(found, type) else None
     return found if isinstance(found, type) else None
 
 

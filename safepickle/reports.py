@@ -13,7 +13,7 @@ from .copier import deepcopy
 from .diagnosis import describe
 from .errors import type_name
 from .path_syntax import Segment, join, notes_of, path_of, segments, shown_parts
-from .paths import CopyQuestions, Finding, Node, PickleQuestions, Walk, chain_of_copy
+from .paths import CONTAINERS, LEAVES, CopyQuestions, Finding, Node, PickleQuestions, Walk, chain_of_copy
 from .pickler import Pickler, _Answers
 from .references import inner_function
 from .registry import Registry, Share, default_registry
@@ -214,6 +214,8 @@ class _Scales(Pickler):
         self.counter = _Counter()
         super().__init__(self.counter, protocol, registry=registry)
         self._left_out = left_out
+        # An identity of what goes by value would be made from all its parts, and fail where one of them cannot go.
+        self.canonical = bool(left_out)
 
     def persistent_id(self, obj: Any) -> Any:
         return "0" if id(obj) in self._left_out else None
@@ -234,6 +236,7 @@ class _Surveyor:
         self.protocol = protocol
         self.left_out: dict[int, Any] = {}
         self.code: list[Node] = []
+        self.seen: dict[int, Any] = {}
 
     def survey(self, report: Report) -> None:
         """Find what cannot go, what goes by name, and the code that goes by value."""
@@ -250,7 +253,7 @@ class _Surveyor:
         for node, name in questions.named:
             names.setdefault(name, ByName(name, path_of(node)))
         report.by_name = [names[name] for name in sorted(names)]
-        self.code = questions.code
+        self.code, self.seen = questions.code, walk.seen
 
     def measure(self, report: Report) -> None:
         """Weigh the object, its parts, and the code in it."""
@@ -270,12 +273,20 @@ class _Surveyor:
     def _measure_part(self, obj: Any, path: list[Segment], scales: _Scales, budget: list[int], depth: int) -> Part:
         parts = []
         if depth < DEEPEST_PART and id(obj) not in self.left_out:
-            shown = [one for one in shown_parts(obj) if id(one[1]) not in self.left_out]
+            shown = [one for one in shown_parts(obj) if self._is_pickled(one[1], obj)]
             if len(shown) <= budget[0]:
                 budget[0] -= len(shown)
                 parts = [self._measure_part(part, [*path, step], scales, budget, depth + 1) for step, part in shown]
         size = sum(part.size for part in parts) + scales.weigh(obj)
         return Part(join(path), type_name(obj), size, tuple(parts))
+
+    def _is_pickled(self, part: Any, holder: Any) -> bool:
+        """Whether a part is pickled with its holder: what a rule leaves out has no size, and need not be able to go."""
+        if type(part) in LEAVES:
+            return type(holder) in (*CONTAINERS, types.FunctionType) or not self.registry.rules_for(
+                type(holder), "pickle"
+            )
+        return id(part) in self.seen and id(part) not in self.left_out
 
     def _measure_code(self, node: Node) -> Code | None:
         try:
@@ -286,6 +297,8 @@ class _Surveyor:
         if size >= LARGE:
             path = segments(node.chain())
             for step, part in shown_parts(node.obj):
+                if not self._is_pickled(part, node.obj):
+                    continue
                 taken = self._alone(part)
                 if taken >= LARGE:
                     takes.append((join([*path, step]), taken))

@@ -348,13 +348,19 @@ def register_source(filename: str, text: str, first_line: int) -> None:
 
 def make_code(tag: str, *arguments: Any) -> types.CodeType:
     """A code object, if it was written by this very version of Python: byte code of another one crashes the interpreter."""
+    _check_version(tag, "function")
+    return types.CodeType(*arguments)
+
+
+def _check_version(tag: str, what: str) -> None:
+    _check(tag, str, "a version of Python")
     here = sys.implementation.cache_tag
     if tag != here:
         raise UnpicklingError(
-            f"this pickle holds a function by value, which was written by Python {_readable(tag)} and cannot run under "
-            f"Python {_readable(str(here))}: load it with the former, or put the function into a module so that it goes by reference"
+            f"this pickle holds a {what} by value, which was written by Python {_readable(tag)} and cannot run under "
+            f"Python {_readable(str(here))}: load it with the former, or put the {what} into a module so that it goes by "
+            "reference"
         )
-    return types.CodeType(*arguments)
 
 
 def _readable(tag: str) -> str:
@@ -502,15 +508,21 @@ def _living(identity: str, kind: type | tuple[type, ...]) -> Any:
     return known if isinstance(known, kind) else None
 
 
-def _defined_here(identity: str, kind: type | tuple[type, ...]) -> Any:
-    """What a module that is imported here (``__main__``, mostly) has under the same name with the same content."""
+def _named_here(identity: str, kind: type | tuple[type, ...]) -> Any:
+    """What a module that is imported here has under the name in an identity."""
     module, _, rest = identity.partition(":")
     found: Any = sys.modules.get(module)
     for part in rest.partition(":")[0].split("."):
         if not isinstance(found, (types.ModuleType, type)):
             return None
         found = vars(found).get(part)
-    if not isinstance(found, kind) or identities.identity_of(found) not in (None, identity):
+    return found if isinstance(found, kind) else None
+
+
+def _defined_here(identity: str, kind: type | tuple[type, ...]) -> Any:
+    """What a module that is imported here (``__main__``, mostly) has under the same name with the same content."""
+    found = _named_here(identity, kind)
+    if found is None or identities.identity_of(found) not in (None, identity):
         return None
     from .classes import identity_of
 
@@ -521,11 +533,16 @@ def _defined_here(identity: str, kind: type | tuple[type, ...]) -> Any:
 
 
 def make_class(
-    identity: str, metaclass: type | None, name: str, bases: tuple[type, ...], namespace: dict[str, Any]
+    identity: str,
+    metaclass: type | None,
+    name: str,
+    bases: tuple[type, ...],
+    namespace: dict[str, Any],
+    tag: str | None = None,
 ) -> type:
     """The class of that identity if this process knows it, else a new one without its attributes.
 
-    Without a metaclass it gets that of its bases.
+    Without a metaclass it gets that of its bases. ``tag`` is the version of Python that its methods need.
 
     A class travels with what making it has done to it, as an object does: neither the metaclass's own methods nor
     ``__init_subclass__`` are called again, which would ask for the arguments of the class statement and find a class without attributes.
@@ -537,6 +554,8 @@ def make_class(
         known = _living(identity, type)
         if known is not None:
             return known  # type: ignore[no-any-return]
+        if tag is not None:
+            _check_version(tag, "class")
         new = _native(metaclass, "__new__")
         made: type = _without_hooks(bases, lambda bases: new(metaclass, name, bases, dict(namespace)))
         _native(metaclass, "__init__")(made, name, bases, dict(namespace))
@@ -621,15 +640,19 @@ def _init_member(self: Any, member: Any) -> None:
 
 def make_enum(
     identity: str, metaclass: Any, name: str, bases: tuple[type, ...], namespace: dict[str, Any],
-    members: list[tuple[str, Any, tuple[Any, ...]]], options: dict[str, Any],
+    members: list[tuple[str, Any, tuple[Any, ...]]], options: dict[str, Any], tag: str | None = None,
 ) -> type:  # fmt: skip
     """The enumeration of that identity, with its members: name, value and the arguments of its data type."""
+    if metaclass is None:
+        metaclass = types.prepare_class(name, bases)[0]
     if not (isinstance(metaclass, type) and issubclass(metaclass, enum.EnumMeta)):
         raise UnpicklingError(f"malformed pickle: {metaclass!r} is not the type of an enumeration")
     with identities.lock:
         known = _living(identity, enum.EnumMeta)
         if known is not None:
             return known  # type: ignore[no-any-return]
+        if tag is not None:
+            _check_version(tag, "class")
         prepare: Any = vars(enum.EnumMeta)["__prepare__"].__func__
 
 
@@ -646,8 +669,9 @@ def make_enum(
         type.__delattr__(made, "__init__")
         if "__new_member__" in vars(made):
             type.__delattr__(made, "__new_member__")
+        kind: Any = metaclass
         if "_new_member_" in vars(made):  # since 3.11: what flags make their combinations with
-            own, _, use_arguments = metaclass._find_new_({}, *metaclass._get_mixins_(name, bases))
+            own, _, use_arguments = kind._find_new_({}, *kind._get_mixins_(name, bases))
             type.__setattr__(made, "_new_member_", own)
             type.__setattr__(made, "_use_args_", use_arguments)
         identities.remember(made, identity)
@@ -670,8 +694,9 @@ def make_named_tuple(identity: str, name: str, fields: tuple[str, ...], defaults
         known = _living(identity, type)
         if known is not None:
             return known  # type: ignore[no-any-return]
-        renamed = any(field.startswith("_") for field in fields)  # as `rename=True` has done before
-        made: type = collections.namedtuple(name, fields, rename=renamed, defaults=defaults or None)  # type: ignore[misc]  # noqa: PYI024
+        make: Any = collections.namedtuple
+        again = any(field.startswith("_") for field in fields)  # as `rename=True` has made such names before
+        made: type = make(name, fields, rename=again, defaults=defaults or None)
         identities.remember(made, identity)
         return made
 
@@ -724,6 +749,12 @@ def _fill_protocol(cls: Any, is_one: bool) -> None:
     vars(typing.Protocol)["__init_subclass__"].__func__(cls)  # makes the hook of this version of Python
 
 
+def _fill_autograd_function(cls: Any, is_one: bool) -> None:
+    from torch.autograd.function import FunctionMeta
+
+    FunctionMeta.__init__(cls, cls.__name__, cls.__bases__, {})  # type: ignore[misc]
+
+
 def _fill_field_types(cls: Any, annotations: dict[str, Any]) -> None:
     cls.__new__.__annotations__ = annotations
 
@@ -736,6 +767,7 @@ _CLASS_STATE: dict[str, Callable[[Any, Any], None]] = {
     "registered": _fill_registered,
     "abstract": _fill_abstract,
     "protocol": _fill_protocol,
+    "autograd_function": _fill_autograd_function,
     "field_types": _fill_field_types,
 }
 
@@ -790,7 +822,8 @@ def make_new_type(identity: str, name: str, supertype: Any) -> Any:
     with identities.lock:
         known = _living(identity, typing.NewType)
         if known is None:
-            known = typing.NewType(name, supertype)
+            make: Any = typing.NewType
+            known = make(name, supertype)
             known.__module__ = identity.partition(":")[0]
             identities.remember(known, identity)
         return known
@@ -1190,12 +1223,40 @@ def make_kernel(identity: str, kind: str) -> Any:
     """
     _check(identity, str, "the identity of a kernel")
     known = identities.object_of(identity)
+    if known is None:
+        known = _kernel_defined_here(identity)
     if known is not None and isinstance(known, _kernel_types()):
         return known
     cls = _kernel_class(kind)
     made = cls.__new__(cls)
     made.__dict__[_UNFINISHED] = []
     return made
+
+
+def _kernel_defined_here(identity: str) -> Any:
+    """The kernel that this process has under the same name, or below it, if it is made from the very same.
+
+    That is one of ``__main__``, mostly, in a worker that runs the same script.
+    """
+    kinds = _kernel_types()
+    found = _named_here(identity, kinds)
+    while isinstance(found, kinds):
+        if _has_content(found, identity):
+            return found if identities.remember(found, identity) == identity else None
+        found = static_vars(found).get("fn")
+    return None
+
+
+def _has_content(kernel: Any, identity: str) -> bool:
+    from .digests import content_digest
+    from .registry import default_registry
+
+    if identities.identity_of(kernel) is not None:
+        return False
+    try:
+        return content_digest(kernel, default_registry)[:24] == identity.rpartition(":")[2]
+    except Exception:  # it holds something that cannot be pickled, so it is not the one that was
+        return False
 
 
 def _kernel_class(kind: str) -> Any:
@@ -1351,6 +1412,13 @@ def fill_config(config: Any, state: dict[str, Any]) -> None:
     _check(config, triton.Config, "a configuration")
     _check(state, dict, "the values of a configuration")
     config.__dict__.update(state)
+
+
+def constexpr(value: Any) -> Any:
+    """A constant of a kernel."""
+    from triton.language.core import constexpr
+
+    return constexpr(value)
 
 
 # -- errors ----------------------------------------------------------------------------------------------------------------------------
@@ -1591,7 +1659,7 @@ def torch_process_group(name: str, ranks: tuple[int, ...]) -> Any:
     return found[0]
 
 
-# -- TensorFlow --------------------------------------------------------------------------------------------------------------------
+# -- TensorFlow --------------------------------------------------------------------------------------------------------
 
 
 def tf_tensor(value: Any, dtype: str) -> Any:
@@ -1665,7 +1733,7 @@ def tf_table(cls: type, options: dict[str, Any], contents: tuple[Any, Any]) -> A
     _check_subclass(cls, (MutableHashTable, DenseHashTable), "a lookup table")
     with tf.init_scope():
         table = cls(**options)
-        table.insert(*contents)  # type: ignore[attr-defined]
+        table.insert(*contents)
     return table
 
 
@@ -1684,14 +1752,14 @@ def _check_subclass(cls: Any, kinds: type | tuple[type, ...], what: str) -> None
         raise UnpicklingError(f"malformed pickle: {cls!r} is not the type of {what}")
 
 
-# -- tf.function -------------------------------------------------------------------------------------------------------------------
+# -- tf.function -------------------------------------------------------------------------------------------------------
 
 
-def _tf_function_type() -> type:
+def _tf_function_type() -> Any:
     import tensorflow  # noqa: F401  (the whole of it: a part of it cannot be imported first)
     from tensorflow.python.eager.polymorphic_function.polymorphic_function import Function
 
-    return Function  # type: ignore[no-any-return]
+    return Function
 
 
 def tf_function_by_name(module: str, qualname: str, path: tuple[str, ...]) -> Any:
@@ -1699,7 +1767,8 @@ def tf_function_by_name(module: str, qualname: str, path: tuple[str, ...]) -> An
     found = resolve(module, qualname, path)
     if not isinstance(found, _tf_function_type()):
         raise UnpicklingError(
-            f"the reference {module}:{qualname} leads to a {type(found).__qualname__} here, not to a tf.function: is it decorated there?"
+            f"the reference {module}:{qualname} leads to a {type(found).__qualname__} here, not to a tf.function: is "
+            "it decorated here too?"
         )
     return found
 
@@ -1736,7 +1805,7 @@ def fill_tf_function(function: Any, state: dict[str, Any]) -> None:
     if defaults is not None and type(inner) is types.FunctionType and not (inner.__defaults__ or inner.__kwdefaults__):
         # It refers to this tf.function, and is itself still waiting for its defaults, which are part of the signature.
         inner.__defaults__, inner.__kwdefaults__ = defaults
-    kind.__init__(function, inner, state["name"], **options)  # type: ignore[misc]
+    kind.__init__(function, inner, state["name"], **options)
     _mark_as_decorator(inner, function)
     function.__dict__.update(attributes)
 
@@ -1766,7 +1835,7 @@ def tf_method(instance: Any, owner: type | None, name: str) -> Any:
     """
     _check(name, str, "the name of a method")
     cls = instance if isinstance(instance, type) else type(instance)
-    found = inspect.getattr_static(cls, name, None) if owner is None else vars(owner).get(name)
+    found: Any = inspect.getattr_static(cls, name, None) if owner is None else vars(owner).get(name)
     if isinstance(found, classmethod):
         found = found.__func__
     if not isinstance(found, _tf_function_type()):
@@ -1780,8 +1849,8 @@ def tf_method(instance: Any, owner: type | None, name: str) -> Any:
 class InstanceFunctions(weakref.WeakKeyDictionary[Any, Any]):
     """TensorFlow's table of the functions of a decorated method, by instance.
 
-    TensorFlow's functions hold their instance weakly. One that was loaded from a pickle may be all that there is of its instance, so it holds it
-    strongly, and the table holds the function weakly: else the class would keep both for ever.
+    TensorFlow's functions hold their instance weakly. One that was loaded from a pickle may be all that there is of its
+    instance, so it holds it strongly, and the table holds the function weakly: else the class would keep both for ever.
     """
 
     def __getitem__(self, instance: Any) -> Any:
@@ -1813,9 +1882,9 @@ def _keep_instance(method: Any, instance: Any, bound: Any) -> None:
 
 
 def tf_concrete_function(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The concrete function of a signature: the one that is traced already, else one that is traced when it is first used.
+    """The concrete function of a signature: the one that is traced already, else one that is traced when it is used.
 
-    While a pickle is loaded the objects that the function reads may be incomplete.
+    While a pickle is loaded, the objects that the function reads may be incomplete.
     """
     _check(function, _tf_function_type(), "a tf.function")
     for traced in function._function_cache.values() if "_function_cache" in function.__dict__ else ():
@@ -1834,10 +1903,10 @@ def _same_signature(one: Any, other: Any) -> bool:
         return False
 
 
-_untraced: list[type] = []
+_untraced: list[Any] = []
 
 
-def _untraced_type() -> type:
+def _untraced_type() -> Any:
     """A concrete function that is traced when something is asked of it."""
     if not _untraced:
         from tensorflow.python.eager.polymorphic_function.concrete_function import ConcreteFunction
@@ -1852,7 +1921,8 @@ def _untraced_type() -> type:
             self.__class__ = ConcreteFunction
             return getattr(self, name)
 
-        _untraced.append(type("UntracedConcreteFunction", (ConcreteFunction,), {"__module__": __name__, "__getattr__": trace}))
+        body = {"__module__": __name__, "__getattr__": trace}
+        _untraced.append(type("UntracedConcreteFunction", (ConcreteFunction,), body))
     return _untraced[0]
 
 
@@ -2221,11 +2291,12 @@ def make_weak_reference(cls: type, target: tuple[Any, ...], callback: Any = None
 
 
 def make_weak_method(cls: type, target: tuple[Any, ...], callback: Any = None) -> weakref.WeakMethod[Any]:
-    """A ``weakref.WeakMethod`` to the method that is made of a function and its owner."""
+    """A ``weakref.WeakMethod`` to a bound method."""
     if not (isinstance(cls, type) and issubclass(cls, weakref.WeakMethod)):
         raise UnpicklingError(f"malformed pickle: {cls!r} is not a kind of weakref.WeakMethod")
     if target:
-        return cls(bind_method(*target), callback)
+        _check(target[0], types.MethodType, "the referent of a WeakMethod")
+        return cls(target[0], callback)
     gone = _Gone()
     made = cls(gone.method, callback)
     hash(made)
@@ -2584,7 +2655,7 @@ def _set_origin(error: BaseException, origin: dict[str, Any]) -> None:
     error.__suppress_context__ = origin.get("suppress", False)
 
 
-# -- Keras -----------------------------------------------------------------------------------------------------------------------
+# -- Keras -------------------------------------------------------------------------------------------------------------
 
 
 def _keras_kinds() -> tuple[type, ...]:
@@ -2595,9 +2666,19 @@ def _keras_kinds() -> tuple[type, ...]:
     return Operation, keras.metrics.Metric, keras.losses.Loss, BaseOptimizer
 
 
-def keras_object(cls: type) -> Any:
-    """A layer, model, operation, metric, loss or optimizer before its ``__init__``; :func:`fill_keras_object` brings its attributes."""
+def keras_object(cls: Any, functional: bool = False) -> Any:
+    """A layer, model, operation, metric, loss or optimizer, empty; :func:`fill_keras_object` brings its attributes.
+
+    A subclass of ``Model`` becomes one of ``Functional`` when its first instance is made from inputs and outputs.
+    """
     _check_subclass(cls, _keras_kinds(), "an object of Keras")
+    if functional:
+        from keras.src.models.model import inject_functional_model_class
+        from keras.src.ops.function import Function
+
+        if not issubclass(cls, Function):
+            inject_functional_model_class(cls)
+    base: Any
     for base in cls.__mro__:
         # That of Keras itself: it wraps ``build``, and a user's own may want arguments.
         if "__new__" in vars(base) and (base.__module__ or "").startswith("keras."):
@@ -2673,7 +2754,7 @@ def fill_keras_node(node: Any, state: dict[str, Any]) -> None:
 
 
 def keras_tracker() -> Any:
-    """What collects the variables and layers among the attributes of an object, empty; :func:`fill_keras_tracker` fills it."""
+    """What collects the variables and layers of an object, empty; :func:`fill_keras_tracker` fills it."""
     from keras.src.utils.tracking import Tracker
 
     return object.__new__(Tracker)
@@ -2685,11 +2766,10 @@ def fill_keras_tracker(tracker: Any, state: dict[str, Any]) -> None:
 
     _check(tracker, Tracker, "a tracker")
     tests = _keras_tests()
-    tracker.config = {
-        name: (tests.get(name, test), collection) for name, (test, collection, _members) in state["collections"].items()
-    }
+    collections = state["collections"].items()
+    tracker.config = {name: (tests.get(name, test), collection) for name, (test, collection, _) in collections}
     # From the members and not from the collection, which may be still incomplete here.
-    tracker.stored_ids = {name: {id(member) for member in members} for name, (_, _, members) in state["collections"].items()}
+    tracker.stored_ids = {name: {id(member) for member in members} for name, (_, _, members) in collections}
     tracker.__dict__.update(state["attributes"])
 
 
@@ -2772,3 +2852,74 @@ def h5py_object(file: Any, name: str, kind: str) -> Any:
     if kind not in ("Group", "Dataset", "Datatype") or not isinstance(found, getattr(h5py, kind)):
         raise UnpicklingError(f"{name!r} in the HDF5 file {file.filename!r} is a {type(found).__name__}, not a {kind}")
     return found
+
+
+# -- compiled functions of other libraries ---------------------------------------------------------------------------------------------
+
+#: The types of objects that take a function's place in a module, beside Triton's kernels.
+COMPILED = (
+    "jaxlib._jax:PjitFunction",
+    "jaxlib.xla_extension:PjitFunction",
+    "jax._src.custom_derivatives:custom_jvp",
+    "jax._src.custom_derivatives:custom_vjp",
+    "helion.runtime.kernel:Kernel",
+    "tilelang.jit:JITImpl",
+    "cuda.tile._execution:kernel",
+    "numba.core.dispatcher:Dispatcher",
+    "numba.core.ccallback:CFunc",
+    "numba.np.ufunc.dufunc:DUFunc",
+    "numba.np.ufunc.gufunc:GUFunc",
+    "numba.stencils.stencil:StencilFunc",
+    "cupy._core.raw:RawKernel",
+    "cupy._core._kernel:ElementwiseKernel",
+    "cupy._core._reduction:ReductionKernel",
+)
+
+
+def compiled(module: str, qualname: str, path: tuple[str, ...]) -> Any:
+    """The compiled function of that name; nothing else is returned, whatever the name leads to."""
+    found = resolve(module, qualname, path)
+    if not any(f"{base.__module__}:{base.__qualname__}" in COMPILED for base in type(found).__mro__):
+        raise UnpicklingError(
+            f"the reference {'.'.join([f'{module}:{qualname}', *path])} leads to an object of type {type(found).__module__}."
+            f"{type(found).__qualname__}, which is no compiled function of a library that is known here"
+        )
+    return found
+
+
+def jax_jit(identity: str, function: Any, options: dict[str, Any]) -> Any:
+    """The jitted function of that identity if it lives here, else ``jax.jit(function, **options)``."""
+    import jax
+
+    _check(identity, str, "the identity of a compiled function")
+    _check(options, dict, "the options of jax.jit")
+    if not callable(function):
+        raise UnpicklingError(f"malformed pickle: jax.jit needs a function, not {type(function).__qualname__}")
+    with identities.lock:
+        known = identities.object_of(identity)
+        if known is not None:
+            return known
+        parameters = inspect.signature(jax.jit).parameters
+        made = jax.jit(function, **{name: value for name, value in options.items() if name in parameters})
+        identities.remember(made, identity)
+        return made
+
+
+def jax_custom_derivative(kind: str) -> Any:
+    """An empty ``jax.custom_jvp`` or ``jax.custom_vjp``; its functions follow."""
+    import jax
+
+    if kind not in ("custom_jvp", "custom_vjp"):
+        raise UnpicklingError(f"malformed pickle: {kind!r} is not a kind of custom derivative")
+    return object.__new__(getattr(jax, kind))
+
+
+def fill_jax_custom_derivative(derivative: Any, state: dict[str, Any]) -> None:
+    """Give a custom derivative its functions."""
+    import functools
+
+    import jax
+
+    _check(derivative, (jax.custom_jvp, jax.custom_vjp), "a custom derivative")
+    functools.update_wrapper(derivative, state["fun"])
+    vars(derivative).update(state)

@@ -1,8 +1,8 @@
 """How do functions, methods and modules travel that no name leads to?
 
-By value: their code, the globals that they use and nothing else, their cells (shared cells stay shared), and their **source
-text** with its first line, so that ``inspect.getsource``, tracebacks, ``@triton.jit`` and AutoGraph work where they are loaded.
-Everything is written in a stable order and without random ids: equal programs write equal bytes.
+By value: their code, the globals that they use and nothing else, their cells (shared cells stay shared), and their
+**source text** with its first line, so that ``inspect.getsource``, tracebacks, ``@triton.jit`` and AutoGraph work where
+they are loaded. Everything is written in a stable order and without random ids: equal programs write equal bytes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ class ByValue:
         self._namespaces: dict[int, tuple[dict[str, Any], Any]] = {}
         self._cells: dict[int, types.CellType] = {}
         self._submodules: dict[str, list[tuple[frozenset[str], types.ModuleType]]] = {}
-        #: What the owner of a function knows better than ``inspect`` does: id -> (function, text, first line, the owner's identity).
+        #: What the owner of a function knows better than ``inspect`` does: id -> (function, text, first line,
+        #: the owner's identity).
         self.texts: dict[int, tuple[Any, str, int, str | None]] = {}
         self._kept: list[Any] = []
 
@@ -116,7 +117,7 @@ class Namespace:
 
 
 class ModuleNamespace:
-    """Stands for the globals of a module that was made on the fly: if that module is in the pickle too, they stay its own."""
+    """Stands for the globals of a module that was made on the fly: with the module in the pickle, they stay its own."""
 
     def __init__(self, name: str, doc: str | None) -> None:
         self.module = BareModule(name, doc)
@@ -137,7 +138,9 @@ class BareModule:
 
 def _stand_in(variables: dict[str, Any]) -> Any:
     name = variables.get("__name__")
-    if isinstance(name, str) and name not in _MAIN and "__doc__" in variables:  # else they are no module's, or were restored
+    if (
+        isinstance(name, str) and name not in _MAIN and "__doc__" in variables
+    ):  # else they are no module's, or were restored
         module = sys.modules.get(name)
         if static_vars(module) is not variables or not importable(name) or pickled_by_value(name):
             doc = variables.get("__doc__")
@@ -159,7 +162,7 @@ def interned(value: Any) -> Any:
     return sys.intern(value) if type(value) is str else value
 
 
-# -- sets in a stable order ----------------------------------------------------------------------------------------------------
+# -- sets in a stable order --------------------------------------------------------------------------------------------
 
 
 class Sorted:
@@ -196,7 +199,7 @@ def _count_for_one_holder() -> int:
 _ONE_HOLDER: Final = _count_for_one_holder()
 
 
-# -- code ---------------------------------------------------------------------------------------------------------------------
+# -- code --------------------------------------------------------------------------------------------------------------
 
 
 def reduce_code(code: types.CodeType, pickler: Any = None) -> tuple[Any, ...]:
@@ -204,8 +207,8 @@ def reduce_code(code: types.CodeType, pickler: Any = None) -> tuple[Any, ...]:
     canonical = pickler is not None and pickler.canonical
     constants: tuple[Any, ...] = code.co_consts if canonical else tuple(map(_constant, code.co_consts))
     # Strings are interned, so that equal ones are one object whether the code was compiled or read from a file.
-    head = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_nlocals, code.co_stacksize, code.co_flags,
-            code.co_code, constants, _interned(code.co_names), _interned(code.co_varnames))  # fmt: skip
+    head = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_nlocals, code.co_stacksize,
+            code.co_flags, code.co_code, constants, _interned(code.co_names), _interned(code.co_varnames))  # fmt: skip
     name = sys.intern(code.co_name)
     tail: tuple[Any, ...] = ()
     if sys.version_info >= (3, 11):
@@ -218,7 +221,15 @@ def reduce_code(code: types.CodeType, pickler: Any = None) -> tuple[Any, ...]:
     if canonical:  # where it was written is not what it is
         place, filename = (), ()
     variables = (_interned(code.co_freevars), _interned(code.co_cellvars))
-    return restore.make_code, (sys.implementation.cache_tag, *head, *filename, *name_and_qualname, *place, *tail, *variables)
+    return restore.make_code, (
+        sys.implementation.cache_tag,
+        *head,
+        *filename,
+        *name_and_qualname,
+        *place,
+        *tail,
+        *variables,
+    )
 
 
 def _interned(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -273,7 +284,7 @@ def _all_names(code: types.CodeType) -> frozenset[str]:
 
 
 def _used_submodules(code: types.CodeType, values: list[Any], context: ByValue) -> list[types.ModuleType]:
-    """Submodules that the code reaches as attributes of a package: ``import a`` on the other side would not import ``a.b``."""
+    """Submodules that the code reaches as attributes of a package: elsewhere ``import a`` would not bring ``a.b``."""
     found: dict[str, types.ModuleType] = {}
     for value in values:
         if not isinstance(value, types.ModuleType):
@@ -287,17 +298,17 @@ def _used_submodules(code: types.CodeType, values: list[Any], context: ByValue) 
     return [found[name] for name in sorted(found)]
 
 
-# -- functions -----------------------------------------------------------------------------------------------------------------
+# -- functions ---------------------------------------------------------------------------------------------------------
 
 
 def function_reference(function: types.FunctionType) -> Reference | None:
-    """The name under which a function travels, if it does: one in the module that it names, or one below what took its place."""
+    """The name under which a function travels: one in the module that it names, or one below what took its place."""
     reference = find(function, everywhere=False)
     return reference if reference is not None and (reference.path or reference.module == function.__module__) else None
 
 
 def reduce_function(function: types.FunctionType, pickler: Any) -> Any:
-    """A function by its name, by the name of what took its place (``kernel.fn``), as its library says, else by value."""
+    """A function by its name, by that of what took its place (``kernel.fn``), as its library says, else by value."""
     reference = function_reference(function)
     if reference is not None and reference.path:
         return restore.function, tuple(reference)
@@ -321,7 +332,7 @@ _PARTS: Final = {
 
 
 def _owned(function: Any) -> tuple[Any, ...] | None:
-    """The class, the name and the part, where a function is inside a property or a class method of an importable class."""
+    """Class, name and part, where a function is inside a property or a class method of an importable class."""
     owner = _importable_owner(function)
     if owner is None:
         return None
@@ -357,7 +368,9 @@ def _travelling(function: types.FunctionType) -> tuple[types.CodeType, tuple[str
     return _moved.get(function.__code__, lambda code: _move(function, source_of(function)))
 
 
-def _move(function: types.FunctionType, text: tuple[str, int] | None) -> tuple[types.CodeType, tuple[str, str, int] | None]:
+def _move(
+    function: types.FunctionType, text: tuple[str, int] | None
+) -> tuple[types.CodeType, tuple[str, str, int] | None]:
     code = function.__code__
     if text is None:
         # Not its own file's name: what is there, or will be there where it is loaded, is not the text of this function.
@@ -384,7 +397,14 @@ def function_by_value(function: types.FunctionType, pickler: Any) -> tuple[Any, 
     fresh = [cell for cell in cells or () if context.claim(cell)]
     namespace = context.namespace(function.__globals__)
     arguments = (code, namespace, interned(function.__name__), cells, source, *([owner] if owner else []))
-    return restore.make_function, arguments, _function_state(function, fresh, context), None, None, restore.fill_function
+    return (
+        restore.make_function,
+        arguments,
+        _function_state(function, fresh, context),
+        None,
+        None,
+        restore.fill_function,
+    )
 
 
 def _function_state(function: types.FunctionType, cells: list[types.CellType], context: ByValue) -> dict[str, Any]:
@@ -399,7 +419,7 @@ def _function_state(function: types.FunctionType, cells: list[types.CellType], c
         state["modules"] = modules
     if function.__dict__:
         state["vars"] = dict(function.__dict__)
-    values = (
+    values: tuple[tuple[str, Any, Any], ...] = (
         ("qualname", interned(function.__qualname__), getattr(code, "co_qualname", function.__name__)),
         ("module", home(function.__module__), home(available.get("__name__"))),
         ("doc", function.__doc__, _own_doc(code)),
@@ -408,12 +428,14 @@ def _function_state(function: types.FunctionType, cells: list[types.CellType], c
         ("annotations", _annotations(function), {}),
         ("type_params", getattr(function, "__type_params__", ()), ()),
     )
-    state.update((name, value) for name, value, default in values if value is not default and not _is_equal(value, default))
+    state.update(
+        (name, value) for name, value, default in values if value is not default and not _is_equal(value, default)
+    )
     return state
 
 
 def _defaults(function: types.FunctionType, context: ByValue) -> tuple[Any, ...] | None:
-    values = function.__defaults__
+    values: Any = function.__defaults__
     return values and tuple([context.in_order(lambda: values[i]) for i in range(len(values))])  # noqa: B023
 
 
@@ -423,7 +445,12 @@ def _keyword_defaults(function: types.FunctionType, context: ByValue) -> dict[st
 
 
 def _is_equal(value: Any, default: Any) -> bool:
-    return type(value) is type(default) and type(value) in (str, dict, tuple) and len(value) == len(default) and value == default
+    return (
+        type(value) is type(default)
+        and type(value) in (str, dict, tuple)
+        and len(value) == len(default)
+        and value == default
+    )
 
 
 def _own_doc(code: types.CodeType) -> Any:
@@ -455,7 +482,7 @@ def reduce_cell(cell: types.CellType, pickler: Any) -> tuple[Any, ...]:
     return restore.make_cell, (), contents, None, None, restore.fill_cell
 
 
-# -- methods and descriptors -----------------------------------------------------------------------------------------------------
+# -- methods and descriptors -------------------------------------------------------------------------------------------
 
 
 def reduce_method(method: types.MethodType, pickler: Any) -> Any:
@@ -496,7 +523,7 @@ def _owned_descriptor(descriptor: Any, function: Any) -> tuple[type, str] | None
     return (owner, name) if owner is not None and vars(owner).get(name) is descriptor else None
 
 
-# -- modules -------------------------------------------------------------------------------------------------------------------
+# -- modules -----------------------------------------------------------------------------------------------------------
 
 _NOT_CONTENTS: Final = frozenset({"__builtins__", "__spec__", "__loader__", "__name__", "__doc__"})
 
@@ -517,7 +544,11 @@ def reduce_module(module: types.ModuleType, pickler: Any) -> tuple[Any, ...]:
     variables = static_vars(module)
     context: ByValue = pickler.by_value
     stand_in = context.namespace(variables)
-    bare = stand_in.module if isinstance(stand_in, ModuleNamespace) else context.keep(BareModule(interned(name), module.__doc__))
+    bare = (
+        stand_in.module
+        if isinstance(stand_in, ModuleNamespace)
+        else context.keep(BareModule(interned(name), module.__doc__))
+    )
     contents = {interned(key): value for key, value in variables.items() if key not in _NOT_CONTENTS}
     cls = None if type(module) is types.ModuleType else type(module)
     return restore.same_module, (bare,), (cls, contents), None, None, restore.fill_module
@@ -537,6 +568,10 @@ def _is_imported(module: types.ModuleType, name: str) -> bool:
 def _holder_of(module: types.ModuleType, name: str) -> tuple[str, str] | None:
     """The importable module, and the name in it, that holds a lazy module which is not imported under its own name."""
     parent, _, leaf = name.rpartition(".")
-    if type(module) is not types.ModuleType and importable(parent) and static_vars(sys.modules[parent]).get(leaf) is module:
+    if (
+        type(module) is not types.ModuleType
+        and importable(parent)
+        and static_vars(sys.modules[parent]).get(leaf) is module
+    ):
         return parent, leaf
     return None

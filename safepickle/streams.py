@@ -8,6 +8,7 @@ nothing called.
 from __future__ import annotations
 
 import copyreg
+import os
 import pickletools
 import time
 from collections.abc import Callable, Iterator
@@ -88,10 +89,14 @@ def operations(file: Any, seconds: float = 5.0) -> Iterator[Operation]:
     machine = _Machine()
     deadline = time.monotonic() + seconds
     start = file.tell()
+    end = file.seek(0, os.SEEK_END) - start
+    file.seek(start)
     count = 0
     while True:
         offset = file.tell() - start
         opcode, argument = _read(file, offset)
+        if opcode.name == "FRAME" and offset + _FRAME_HEAD + argument > end:
+            raise Malformed(f"the frame is to have {argument} bytes, which are not there", offset, opcode.name)
         count += 1
         if count % 512 == 0 and time.monotonic() > deadline:
             raise OutOfTime
@@ -102,6 +107,10 @@ def operations(file: Any, seconds: float = 5.0) -> Iterator[Operation]:
         yield Operation(offset, opcode.name, effect, machine.protocol)
         if opcode.name == "STOP":
             return
+
+
+#: The bytes of a FRAME operation itself.
+_FRAME_HEAD: Final = 9
 
 
 def _read(file: Any, offset: int) -> tuple[Any, Any]:
@@ -211,6 +220,8 @@ class _Machine:
 
     def stack_global(self, argument: Any) -> Any:
         module, name = self.pop(2)
+        if not all(isinstance(part, str) or part is UNKNOWN for part in (module, name)):
+            raise _Stuck("a name must be two strings")
         return self._import(module, name)
 
     def extension(self, argument: Any) -> Any:
@@ -226,8 +237,15 @@ class _Machine:
         callee, arguments = self.pop(2)
         return self._call(callee, arguments)
 
+    def set_items(self, argument: Any) -> None:
+        if len(self.to_mark()) % 2:
+            raise _Stuck("there is a key without a value")
+        self.stack += self.pop(1)
+
     def newobj(self, argument: Any) -> Call:
         callee, arguments = self.pop(2)
+        if type(callee) in (str, int, float, bytes, tuple):
+            raise _Stuck("what it is to make an object of is no class")
         return self._call(callee, arguments)
 
     def newobj_ex(self, argument: Any) -> Call:
@@ -277,6 +295,7 @@ _HANDLERS: Final[dict[str, Callable[[_Machine, Any], Any]]] = {
     "GLOBAL": _Machine.global_,
     "STACK_GLOBAL": _Machine.stack_global,
     **dict.fromkeys(("EXT1", "EXT2", "EXT4"), _Machine.extension),
+    "SETITEMS": _Machine.set_items,
     "REDUCE": _Machine.reduce,
     "NEWOBJ": _Machine.newobj,
     "NEWOBJ_EX": _Machine.newobj_ex,

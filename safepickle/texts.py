@@ -1,13 +1,13 @@
 """Which text is this function's, and is it still?
 
-``inspect`` answers from what the file says *now*: after an edit, a function that is still running gets another function's
-lines. A text that travels with its function must be its own, or ``@triton.jit`` and AutoGraph would compile something else. So the
-text is compiled again here, and believed where the result is the function's own code.
+``inspect`` answers from what the file says *now*: after an edit, a function that is still running gets another
+function's lines. A text that travels with its function must be its own, or ``@triton.jit`` and AutoGraph would compile
+something else. So the text is compiled again here, and believed where the result is the function's own code.
 """
 
 from __future__ import annotations
-
 import __future__
+
 import ast
 import inspect
 import linecache
@@ -45,7 +45,7 @@ class CodeCache(Generic[T]):
         value = make(code)
         if value is not None:
             key, entries = id(code), self._entries
-            entries[key] = (weakref.ref(code, lambda ref: _forget(entries, key, ref)), value)
+            entries[key] = (weakref.ref(code, lambda ref, forget=_forget: forget(entries, key, ref)), value)
         return value
 
 
@@ -96,7 +96,7 @@ def _block(lines: list[str], start: int, first: int) -> tuple[str, int] | None:
     return (text, first) if text else None
 
 
-# -- is it the text of this code? ---------------------------------------------------------------------------------------------
+# -- is it the text of this code? --------------------------------------------------------------------------------------
 
 
 def _is_text_of(code: types.CodeType, lines: list[str]) -> bool:
@@ -104,7 +104,8 @@ def _is_text_of(code: types.CodeType, lines: list[str]) -> bool:
     fresh = _codes("".join(lines), code.co_flags & _FUTURE).get((code.co_firstlineno, code.co_name), [])
     if any(candidate == code for candidate in fresh):
         return True
-    # An import hook may have rewritten it (pytest's assertions, type checkers, debuggers): then more is in the code than in the text.
+    # An import hook may have rewritten it (pytest's assertions, type checkers, debuggers): then more is in
+    # the code than in the text.
     return _is_unchanged(code.co_filename) and any(_covers(code, candidate) for candidate in fresh)
 
 

@@ -26,7 +26,15 @@ def anatomy(data: bytes):
 
 def payload(protocol=None):
     return safepickle.dumps(
-        {"thing": Thing(), "lock": threading.Lock(), "text": "é" * 300, "data": b"x" * 70_000, "set": {1}, "pair": (1.5, -3), "big": 1 << 200},
+        {
+            "thing": Thing(),
+            "lock": threading.Lock(),
+            "text": "é" * 300,
+            "data": b"x" * 70_000,
+            "set": {1},
+            "pair": (1.5, -3),
+            "big": 1 << 200,
+        },
         protocol,
     )
 
@@ -60,7 +68,7 @@ def test_a_function_by_value_shows_its_source_and_the_python_that_wrote_it():
 def test_sizes_are_those_of_the_parts():
     parts = {entry["part"]: entry["bytes"] for entry in describe(anatomy(payload()))["parts"]}
     assert 70_000 <= parts["['data']"] < 70_020
-    assert list(parts)[0] == "['data']"
+    assert next(iter(parts)) == "['data']"
 
 
 def test_several_pickles_in_one_file(tmp_path):

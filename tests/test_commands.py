@@ -31,7 +31,13 @@ def command(*arguments, cwd, status=0):
 
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(cwd)])}
     done = subprocess.run(
-        [sys.executable, "-m", "safepickle", *map(str, arguments)], cwd=cwd, env=env, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-m", "safepickle", *map(str, arguments)],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == status, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
     assert "Traceback" not in done.stderr
@@ -47,7 +53,9 @@ def folder(tmp_path, monkeypatch):
     import moving
 
     (tmp_path / "a.pkl").write_bytes(
-        safepickle.dumps({"o": moving.Old(), "i": moving.Old.Inner(), "f": lambda x: moving.helper(x) + 1, "l": threading.Lock()})
+        safepickle.dumps(
+            {"o": moving.Old(), "i": moving.Old.Inner(), "f": lambda x: moving.helper(x) + 1, "l": threading.Lock()}
+        )
     )
     monkeypatch.delitem(sys.modules, "moving")
     return tmp_path
@@ -103,7 +111,17 @@ def test_migrate_rewrites_names_and_the_result_loads(folder, protocol, monkeypat
     monkeypatch.delitem(sys.modules, "moving")
     (folder / "moving.py").unlink()
     (folder / "moved_here.py").write_text(MODULE.replace("class Old", "class New"))
-    command("migrate", "p.pkl", "--map", "moving:Old=moved_here:New", "--map", "moving=moved_here", "-o", "q.pkl", cwd=folder)
+    command(
+        "migrate",
+        "p.pkl",
+        "--map",
+        "moving:Old=moved_here:New",
+        "--map",
+        "moving=moved_here",
+        "-o",
+        "q.pkl",
+        cwd=folder,
+    )
     got = safepickle.loads((folder / "q.pkl").read_bytes())
     assert type(got["o"]).__name__ == "New" and got["o"].rows == [1, 2, 3]
     assert got["twice"][1] is type(got["o"]) and got["f"](1) == 2
@@ -113,7 +131,9 @@ def test_migrate_rewrites_names_and_the_result_loads(folder, protocol, monkeypat
 def test_migrate_moves_what_is_in_a_class_with_the_class(folder):
     (folder / "moving.py").rename(folder / "other.py")
     command("migrate", "a.pkl", "--map", "moving:Old=other:Old", "-o", "b.pkl", cwd=folder)
-    names = {e["name"] for e in json.loads(command("inspect", "b.pkl", "--json", cwd=folder))[0]["pickles"][0]["globals"]}
+    names = {
+        e["name"] for e in json.loads(command("inspect", "b.pkl", "--json", cwd=folder))[0]["pickles"][0]["globals"]
+    }
     assert "other.Old.Inner" in names and not any(name.startswith("moving.Old") for name in names)
 
 
@@ -153,7 +173,9 @@ def test_inspect_of_torch_files_shows_the_tensors(folder):
 
 
 def test_explain_reports_on_an_object_of_a_script(folder):
-    (folder / "job.py").write_text("import threading\nfine = {'lock': threading.Lock()}\nbad = {'gen': (i for i in [1])}\n")
+    (folder / "job.py").write_text(
+        "import threading\nfine = {'lock': threading.Lock()}\nbad = {'gen': (i for i in [1])}\n"
+    )
     assert "can be pickled" in command("explain", "job.py:fine", cwd=folder)
     assert "obj['gen']" in command("explain", "job.py:bad", cwd=folder, status=1)
     command("explain", "job.py:nothing", cwd=folder, status=2)

@@ -702,6 +702,27 @@ def test_a_path_through_torch_modules_is_as_one_types_it(verb, place, path):
     assert eval(path, {"obj": net}) is culprit
 
 
+def test_a_path_goes_through_the_layers_of_a_kernel():
+    triton = pytest.importorskip("triton")
+    stuck = Bad(TypeError("stays"))
+
+    def prune(configs, *arguments, **options):
+        return stuck
+
+    def body(x, n):
+        pass
+
+    kernel = triton.autotune(configs=[triton.Config({})], key=["n"], prune_configs_by={"early_config_prune": prune})(
+        triton.jit(body)
+    )
+    error = failure({"kernel": kernel})
+    assert error.path == "obj['kernel'].early_config_prune.__closure__[0].cell_contents"
+    assert "in closure variable 'stuck' of function 'test_a_path_goes" in str(error)
+    report = safepickle.explain({"kernel": kernel})
+    assert [problem.path for problem in report.problems] == [error.path]
+    assert report.size is not None
+
+
 # -- loading -----------------------------------------------------------------------------------------------------------
 
 
@@ -821,6 +842,29 @@ def test_bytes_that_are_no_pickle_say_where_it_went_wrong(data, offset, opcode, 
 )
 def test_files_of_another_kind_are_recognized(head, what):
     assert what in load(head).hint
+
+
+def raised_by(call, data):
+    try:
+        call(data)
+    except Exception as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_whatever_is_wrong_with_the_bytes_the_error_is_of_the_type_of_pickles(protocol):
+    whole = pickle.dumps({"a": [1, 2.5, "x" * 30, b"y" * 10], "t": (1, (2,)), "e": ValueError("x")}, protocol)
+    cut = [whole[:count] for count in range(1, len(whole))]
+    changed = [whole[:place] + b"\xff" + whole[place + 1 :] for place in range(len(whole))]
+    located = 0
+    for data in [*cut, *changed]:
+        theirs = raised_by(pickle.loads, data)
+        ours = raised_by(safepickle.loads, data)
+        assert isinstance(ours, type(theirs))
+        assert str(theirs) in str(ours)
+        located += getattr(ours, "offset", None) is not None
+    assert located > 0.8 * len(cut)
 
 
 def test_an_error_in_setstate_says_which_object_and_where():

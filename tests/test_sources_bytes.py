@@ -68,9 +68,9 @@ def make(n):
     return inner
 
 things = {
-    "lambda": lambda x: x in {"a", "b", "c", "d"}, "closure": make(1), "enum": Color.RED, "flag": Perm.R | Perm.W, "abstract": Shape,
-    "dataclass": Config(), "named tuple": Point(1), "protocol": Runs, "generic": Box[T], "instance": Box(1), "partial": functools.partial(make, 2),
-    "type variable": T,
+    "lambda": lambda x: x in {"a", "b", "c", "d"}, "closure": make(1), "enum": Color.RED, "flag": Perm.R | Perm.W,
+    "abstract": Shape, "dataclass": Config(), "named tuple": Point(1), "protocol": Runs, "generic": Box[T],
+    "instance": Box(1), "partial": functools.partial(make, 2), "type variable": T,
 }
 for name, thing in things.items():
     print(name, hashlib.sha256(safepickle.dumps(thing)).hexdigest(), safepickle.digest(thing))
@@ -86,16 +86,21 @@ def test_two_processes_with_other_hash_seeds_write_the_same_bytes() -> None:
 
 def test_a_module_by_value_gives_the_same_bytes_compiled_or_read_from_a_cache(tmp_path: Path) -> None:
     (tmp_path / "valued.py").write_text(
-        "TEXT = 'a text with spaces'\nclass Box:\n    'A docstring with spaces.'\n    def get(self, x='a text with spaces'):\n"
+        "TEXT = 'a text with spaces'\n"
+        "class Box:\n    'A docstring with spaces.'\n    def get(self, x='a text with spaces'):\n"
         "        'a text with spaces'\n        return x, 'a text with spaces', ('a text with spaces', TEXT)\n"
         "def f():\n    return lambda: ('a text with spaces', Box)\n"
     )
     code = """
         import cloudpickle, hashlib, safepickle, valued
         cloudpickle.register_pickle_by_value(valued)
-        print(valued.__cached__ is not None, hashlib.sha256(safepickle.dumps([valued.Box, valued.f, valued.f()])).hexdigest())
+        data = safepickle.dumps([valued.Box, valued.f, valued.f()])
+        print(valued.__cached__ is not None, hashlib.sha256(data).hexdigest())
     """
-    options = {"pythonpath": [tmp_path], "env": {"PYTHONDONTWRITEBYTECODE": None, "PYTHONPYCACHEPREFIX": str(tmp_path / "cache")}}
+    options = {
+        "pythonpath": [tmp_path],
+        "env": {"PYTHONDONTWRITEBYTECODE": None, "PYTHONPYCACHEPREFIX": str(tmp_path / "cache")},
+    }
     outputs = {run_python(code, **options) for _ in range(3)}
     assert list((tmp_path / "cache").rglob("valued*.pyc")) and len(outputs) == 1
 

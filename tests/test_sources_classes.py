@@ -122,7 +122,7 @@ def test_classes_that_hold_each_other_and_their_own_instances(tmp_path: Path) ->
     )
 
 
-# -- slots -----------------------------------------------------------------------------------------------------------------------
+# -- slots -------------------------------------------------------------------------------------------------------------
 
 
 def test_slots_of_all_kinds(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_slots_of_all_kinds(tmp_path: Path) -> None:
     )
 
 
-# -- hooks that must not run again ----------------------------------------------------------------------------------------------
+# -- hooks that must not run again -------------------------------------------------------------------------------------
 
 
 def test_init_subclass_is_not_called_again(tmp_path: Path) -> None:
@@ -198,10 +198,12 @@ def test_init_subclass_is_not_called_again(tmp_path: Path) -> None:
         """,
         """
         child, mixed, error, Base = obj
-        assert child.get() == (1, "child") and child.attributes == ["get", "tag", "x"] and type(child).__bases__ == (Base,)
+        assert child.get() == (1, "child") and child.attributes == ["get", "tag", "x"]
+        assert type(child).__bases__ == (Base,)
         assert mixed == {"a": 1} and type(mixed).__bases__ == (dict, Base) and mixed.tag == "mixed"
         assert error.args == ("no",) and type(error).__mro__[1:3] == (Base, Exception)
-        assert Base.calls == ["Child", "Mixed", "Error"] and {c.__name__ for c in Base.__subclasses__()} == set(Base.calls)
+        assert Base.calls == ["Child", "Mixed", "Error"]
+        assert {c.__name__ for c in Base.__subclasses__()} == set(Base.calls)
         class New(type(child), tag="new"):
             pass
         assert New.tag == "new" and Base.calls.pop() == "New", "the hook is gone"
@@ -217,9 +219,11 @@ def test_init_subclass_is_not_called_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bases", [
-    "object", "Plain", "Slotted", "WithDict", "WithWeakref", "Plain, Slotted", "Slotted, Plain", "int", "str", "tuple", "list", "dict",
+    "object", "Plain", "Slotted", "WithDict", "WithWeakref", "Plain, Slotted", "Slotted, Plain", "int", "str", "tuple",
+    "list", "dict",
     "Exception", "type", "Generic[T]", "Plain, Generic[T]", "abc.ABC", "WithDict, WithWeakref", "Empty", "Empty, Plain",
-    "random.Random", "datetime.date", "collections.OrderedDict", "threading.local", "ctypes.Structure", "Nothing, Plain",
+    "random.Random", "datetime.date", "collections.OrderedDict", "threading.local", "ctypes.Structure",
+    "Nothing, Plain",
 ])  # fmt: skip
 def test_a_hook_of_any_base_stays_silent(bases: str, tmp_path: Path) -> None:
     travel(
@@ -329,7 +333,8 @@ def test_metaclasses_with_arguments_and_methods_of_their_own(tmp_path: Path) -> 
         """
         Thing, thing = obj
         Meta = type(Thing)
-        assert Thing.__name__ == "MyThing" and Thing.__qualname__ == "Thing" and Thing.prepared == "My" and len(Thing) == Thing.length
+        assert Thing.__name__ == "MyThing" and Thing.__qualname__ == "Thing" and Thing.prepared == "My"
+        assert len(Thing) == Thing.length
         assert Thing.label == "label of MyThing" and thing.get() == 5 and Thing().tracked and Meta.made == [Thing]
         class New(Thing, prefix="New"):
             pass
@@ -394,7 +399,7 @@ def test_a_metaclass_that_defines_how_to_pickle_or_copy_is_a_metaclass(tmp_path:
     )
 
 
-# -- abstract classes --------------------------------------------------------------------------------------------------------------
+# -- abstract classes --------------------------------------------------------------------------------------------------
 
 
 def test_abstract_classes_and_what_is_registered_with_them(tmp_path: Path) -> None:
@@ -441,9 +446,11 @@ def test_abstract_classes_and_what_is_registered_with_them(tmp_path: Path) -> No
                 assert "name" in str(error)
             else:
                 raise AssertionError("not abstract any more")
-        assert type(square)().area() == 1 and Shape.__abstractmethods__ == {"area", "name"} and Half.__abstractmethods__ == {"name"}
+        assert type(square)().area() == 1 and Shape.__abstractmethods__ == {"area", "name"}
+        assert Half.__abstractmethods__ == {"name"}
         assert type(square).__abstractmethods__ == frozenset()
-        assert isinstance(square, Shape) and isinstance(outsider, Shape) and isinstance(3, Shape) and isinstance(fake, Shape)
+        assert isinstance(square, Shape) and isinstance(outsider, Shape) and isinstance(3, Shape)
+        assert isinstance(fake, Shape)
         assert not isinstance(3.5, Shape) and not isinstance(outsider, Half)
         assert list(reversed(items)) == [2, 1] and isinstance(items, collections.abc.Sequence) and items.index(2) == 1
         """,
@@ -451,7 +458,7 @@ def test_abstract_classes_and_what_is_registered_with_them(tmp_path: Path) -> No
     )
 
 
-# -- generics, protocols, named tuples, typed dictionaries ---------------------------------------------------------------------------
+# -- generics, protocols, named tuples, typed dictionaries -------------------------------------------------------------
 
 
 def test_generics_and_type_variables(tmp_path: Path) -> None:
@@ -479,15 +486,20 @@ def test_generics_and_type_variables(tmp_path: Path) -> None:
                 def __init__(self, f: Callable[P, T]):
                     self.f = f
             wrapped = Wrapped[[int], str](str)
-        obj = [Stack, Stack[int], Stack(1, 2), Numbers, Pairs, T, Number, Bound, wrapped, List[T], Callable[[T], Number], Stack[T]]
+        obj = [
+            Stack, Stack[int], Stack(1, 2), Numbers, Pairs, T, Number, Bound, wrapped, List[T], Callable[[T], Number],
+            Stack[T],
+        ]
         """,
         """
         import typing
         Stack, of_int, stack, Numbers, Pairs, T, Number, Bound, wrapped, list_of_t, call, of_t = obj
-        assert Stack.__parameters__ == (T,) and Numbers.__parameters__ == (Number,) and Pairs.__parameters__ == (T, Number)
+        assert Stack.__parameters__ == (T,) and Numbers.__parameters__ == (Number,)
+        assert Pairs.__parameters__ == (T, Number)
         assert of_int.__origin__ is Stack and of_int.__args__ == (int,) and type(stack) is Stack and stack.top() == 2
         assert Stack.__orig_bases__ == (typing.Generic[T],) and Numbers[int].__args__ == (int,)
-        assert Number.__constraints__ == (int, float) and Bound.__covariant__ and Bound.__bound__.__forward_arg__ == "Stack"
+        assert Number.__constraints__ == (int, float) and Bound.__covariant__
+        assert Bound.__bound__.__forward_arg__ == "Stack"
         assert list_of_t.__parameters__ == (T,) and call.__parameters__ == (T, Number) and of_t.__args__ == (T,)
         assert wrapped.f(1) == "1" and T.__module__ == "__main__" and typing.get_type_hints(Stack.top, vars(typing))
         """,
@@ -602,10 +614,12 @@ def test_protocols(tmp_path: Path) -> None:
         """,
         """
         Closes, Named, Source, door, other, alias = obj
-        assert isinstance(other, Closes) and isinstance(door, Closes) and not isinstance(3, Closes) and issubclass(type(other), Closes)
+        assert isinstance(other, Closes) and isinstance(door, Closes) and not isinstance(3, Closes)
+        assert issubclass(type(other), Closes)
         other.name = "n"
         assert isinstance(other, Named) and not isinstance(door, Named) and door.close() == "shut"
-        assert Source._is_protocol and not type(door)._is_protocol and len(Source.__parameters__) == 1 and alias.__origin__ is Source
+        assert Source._is_protocol and not type(door)._is_protocol and len(Source.__parameters__) == 1
+        assert alias.__origin__ is Source
         try:
             Closes()
         except TypeError:
@@ -645,11 +659,14 @@ def test_named_tuples_of_both_kinds(tmp_path: Path) -> None:
         assert plain == (1, 9) and type(plain)._fields == ("x", "y") and type(plain).x.__doc__ == "The x."
         assert renamed._fields == ("a", "_1", "_2") and renamed._1 == 2
         assert point == (3, 2) and point.norm() == 5 and point.twice == (6, 4) and type(point).__doc__ == "A point."
-        assert point._replace(y=0) == (3, 0) and point._asdict() == {"x": 3, "y": 2} and repr(point) == "Point(x=3, y=2)"
+        assert point._replace(y=0) == (3, 0) and point._asdict() == {"x": 3, "y": 2}
+        assert repr(point) == "Point(x=3, y=2)"
         assert type(point).__annotations__["x"] is int and type(point).__new__.__annotations__["x"] is int
-        assert type(point)._field_defaults == {"y": 2} and type(point)._make([1, 2]).norm() == 3 and type(point)(1).y == 2
+        assert type(point)._field_defaults == {"y": 2} and type(point)._make([1, 2]).norm() == 3
+        assert type(point)(1).y == 2
         assert child.total() == 3 and type(child).__bases__[0].__name__ == "Child" and copy.copy(child) == child
-        assert type(point).__module__ == type(plain).__module__ == "__main__" and type(point).__match_args__ == ("x", "y")
+        assert type(point).__module__ == type(plain).__module__ == "__main__"
+        assert type(point).__match_args__ == ("x", "y")
         """,
         tmp_path,
     )
@@ -684,7 +701,7 @@ def test_typed_dictionaries_and_new_types(tmp_path: Path) -> None:
     )
 
 
-# -- dataclasses --------------------------------------------------------------------------------------------------------------------
+# -- dataclasses -------------------------------------------------------------------------------------------------------
 
 
 def test_dataclasses(tmp_path: Path) -> None:
@@ -720,8 +737,10 @@ def test_dataclasses(tmp_path: Path) -> None:
         assert [f.name for f in dataclasses.fields(config)] == ["lr", "tags", "seed"] and Config.kind == "cfg"
         assert dataclasses.asdict(config) == {"lr": 1.0, "tags": ["a"], "seed": 3}
         assert dataclasses.fields(Config)[1].metadata == {"doc": "labels"} and dataclasses.fields(Config)[2].kw_only
-        assert dataclasses.replace(config, lr=2.0, double=True).lr == 4.0 and Config(1.0).tags == [] and Config(1.0).tags is not Config(1.0).tags
-        assert Key(1) < Key(2) and Key(1, "x") == Key(1, "y") and hash(Key(1)) == hash(Key(1, "z")) and Key.__slots__ == ("a", "b")
+        assert dataclasses.replace(config, lr=2.0, double=True).lr == 4.0 and Config(1.0).tags == []
+        assert Config(1.0).tags is not Config(1.0).tags
+        assert Key(1) < Key(2) and Key(1, "x") == Key(1, "y") and hash(Key(1)) == hash(Key(1, "z"))
+        assert Key.__slots__ == ("a", "b")
         try:
             key.a = 2
         except dataclasses.FrozenInstanceError:
@@ -770,7 +789,7 @@ def test_methods_that_were_generated_under_a_file_name_of_their_own(tmp_path: Pa
     )
 
 
-# -- exceptions and classes with ways of their own -------------------------------------------------------------------------------------
+# -- exceptions and classes with ways of their own ---------------------------------------------------------------------
 
 
 def test_exceptions_of_a_script(tmp_path: Path) -> None:
@@ -871,9 +890,12 @@ def test_descriptors_and_borrowed_descriptors(tmp_path: Path) -> None:
         """,
         """
         thing, Thing = obj
-        assert Thing.borrowed(1, 2) == 3 and Thing.upper("a") == "A" and thing.make("a") == {"a": None} and Thing.size([1]) == 1
-        assert (thing.slow, thing.slow) == (1, 1) and thing.cached() == 5 and (thing.kind(1), thing.kind("")) == ("int", "any")
-        assert type(Thing.slot).__name__ == "member_descriptor" and Thing.real is int.real and Thing.init is object.__init__
+        assert Thing.borrowed(1, 2) == 3 and Thing.upper("a") == "A" and thing.make("a") == {"a": None}
+        assert Thing.size([1]) == 1
+        assert (thing.slow, thing.slow) == (1, 1) and thing.cached() == 5
+        assert (thing.kind(1), thing.kind("")) == ("int", "any")
+        assert type(Thing.slot).__name__ == "member_descriptor" and Thing.real is int.real
+        assert Thing.init is object.__init__
         """,
         tmp_path,
     )
@@ -898,7 +920,7 @@ def test_structures_of_ctypes(tmp_path: Path) -> None:
     )
 
 
-# -- which class is it? ------------------------------------------------------------------------------------------------------------------
+# -- which class is it? ------------------------------------------------------------------------------------------------
 
 
 def test_two_payloads_of_one_class_give_one_class(tmp_path: Path) -> None:
@@ -982,20 +1004,30 @@ def test_a_script_that_is_run_again_knows_its_class(tmp_path: Path) -> None:
             pass
     """
     file = tmp_path / "state.pkl"
-    run_python(define + f"""
+    run_python(
+        define
+        + f"""
         open(r"{file}", "wb").write(safepickle.dumps([Config(0.5), Mode.A, Pair(1), T, Id, Box]))
-    """)
-    run_python("# a comment that moves all lines\n" + textwrap.dedent(define) + textwrap.dedent(f"""
+    """
+    )
+    run_python(
+        "# a comment that moves all lines\n"
+        + textwrap.dedent(define)
+        + textwrap.dedent(f"""
         config, mode, pair, t, new_type, box = pickle.load(open(r"{file}", "rb"))
         assert type(config) is Config and config == Config(0.5) and mode is Mode.A and type(pair) is Pair
         assert t is T and new_type is Id and box is Box
         assert Config.twice.__code__.co_filename == __file__, "the class here was changed"
-    """))
-    run_python(textwrap.dedent(define).replace("2 * self", "3 * self") + textwrap.dedent(f"""
+    """)
+    )
+    run_python(
+        textwrap.dedent(define).replace("2 * self", "3 * self")
+        + textwrap.dedent(f"""
         config, mode, pair, t, new_type, box = pickle.load(open(r"{file}", "rb"))
         assert type(config) is not Config and config.twice() == 1.0 and Config(0.5).twice() == 1.5
         assert mode is Mode.A and type(config).mode is Mode.A
-    """))
+    """)
+    )
 
 
 def test_classes_of_one_factory_are_never_confused(tmp_path: Path) -> None:
@@ -1101,11 +1133,14 @@ def test_threads_that_load_one_class_get_it_whole(tmp_path: Path) -> None:
     )
 
 
-# -- by reference, or not at all ------------------------------------------------------------------------------------------------------------
+# -- by reference, or not at all ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("cls", [int, type(None), type(...), type(NotImplemented), type(lambda: 0), type(len), type(gc), type(iter([])).__mro__[1]])
+@pytest.mark.parametrize(
+    "cls",
+    [int, type(None), type(...), type(NotImplemented), type(lambda: 0), type(len), type(gc), type(iter([])).__mro__[1]],
+)
 def test_builtin_types(cls: type, protocol: int) -> None:
     assert round_trip(cls, protocol) is cls
 
@@ -1118,7 +1153,8 @@ def test_a_class_made_in_c_is_refused_with_a_reason() -> None:
 
 def test_a_class_whose_name_leads_elsewhere_goes_by_its_other_name(tmp_path: Path) -> None:
     (tmp_path / "generated.py").write_text(
-        "def make(dtype):\n    class Op:\n        kind = dtype\n    return Op\nop_float = make('float')\nop_int = make('int')\n"
+        "def make(dtype):\n    class Op:\n        kind = dtype\n    return Op\n"
+        "op_float = make('float')\nop_int = make('int')\n"
     )
     travel(
         """
@@ -1140,3 +1176,124 @@ def test_both_verbs_leave_classes_as_they_are() -> None:
 
     twin = safepickle.deepcopy([Local, Local()])
     assert twin[0] is Local and type(twin[1]) is Local and safepickle.copy(Local) is Local
+
+
+# -- of libraries -----------------------------------------------------------------------------------------------------
+
+
+def test_functions_with_a_gradient_of_their_own_are_counted_where_they_are_loaded(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    travel(
+        """
+        import torch
+        class Double(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                return 2 * x
+            @staticmethod
+            def backward(ctx, g):
+                return 20 * g
+        obj = [Double, Double.apply]
+        import safepickle
+        assert b"_autograd_function_id" not in safepickle.dumps(obj)
+        """,
+        """
+        import torch
+        class Own(torch.autograd.Function):
+            pass
+        Double, apply = obj
+        assert Double._backward_cls._autograd_function_id != Own._backward_cls._autograd_function_id
+        assert Double._backward_cls._forward_cls is Double and Double._backward_cls.__name__ == "DoubleBackward"
+        x = torch.ones(2, requires_grad=True)
+        y = apply(x)
+        y.sum().backward()
+        assert y.tolist() == [2.0, 2.0] and x.grad.tolist() == [20.0, 20.0]
+        """,
+        tmp_path,
+        timeout=100,
+    )
+
+
+def test_registries_of_instances_on_a_class(tmp_path: Path) -> None:
+    travel(
+        """
+        import threading, weakref
+        class Tracked:
+            alive = weakref.WeakSet()
+            by_name = weakref.WeakValueDictionary()
+            lock = threading.Lock()
+            everything = {}
+            def __init__(self, name):
+                self.name = name
+                Tracked.alive.add(self)
+                Tracked.by_name[name] = self
+                Tracked.everything[name] = weakref.ref(self)
+        obj = [Tracked("a"), Tracked("b")]
+        """,
+        """
+        if protocol != 2:
+            continue  # the class is known by now, and its state is its own
+        a, b = obj
+        Tracked = type(a)
+        assert set(Tracked.alive) == {a, b} and Tracked.by_name["a"] is a and Tracked.everything["b"]() is b
+        assert Tracked.lock.acquire(timeout=1)
+        Tracked.lock.release()
+        c = Tracked("c")
+        assert c in Tracked.alive and len(Tracked.by_name) == 3
+        del c
+        assert len(Tracked.alive) == 2
+        obj = a = b = None
+        """,
+        tmp_path,
+    )
+
+
+def test_a_frozen_dataclass_with_slots_below_another_one(tmp_path: Path) -> None:
+    travel(
+        """
+        import dataclasses
+        @dataclasses.dataclass(frozen=True, slots=True)
+        class A:
+            x: int
+        @dataclasses.dataclass(frozen=True, slots=True)
+        class B(A):
+            y: int = 2
+        obj = B(1)
+        """,
+        """
+        assert obj.x == 1 and obj.y == 2 and hash(obj) == hash(type(obj)(1)) and not hasattr(obj, "__dict__")
+        assert type(obj).__slots__ == ("y",) or type(obj).__slots__ == ("x", "y")
+        """,
+        tmp_path,
+    )
+
+
+def test_thousands_of_classes_and_functions_that_lead_to_each_other(tmp_path: Path) -> None:
+    travel(
+        """
+        class Top:
+            depth = 0
+        cls = Top
+        for i in range(300):
+            cls = type(f"C{i}", (cls,), {"up": cls, "depth": i + 1})
+        space = {}
+        exec("\\n".join(f"def f{i}(): return f{i + 1}" for i in range(1500)) + "\\ndef f1500(): return 7", space)
+        closure = lambda: 0
+        for i in range(3000):
+            closure = (lambda inner: lambda: inner)(closure)
+        obj = [cls, space["f0"], closure]
+        """,
+        """
+        cls, f, closure = obj
+        assert cls.depth == 300 and cls.up.depth == 299 and len(cls.__mro__) == 302
+        count = 0
+        while callable(f):
+            f, count = f(), count + 1
+        assert (f, count) == (7, 1501)
+        count = 0
+        while callable(closure):
+            closure, count = closure(), count + 1
+        assert (closure, count) == (0, 3001)
+        """,
+        tmp_path,
+    )

@@ -243,7 +243,8 @@ def test_generators_coroutines_and_asynchronous_generators(tmp_path: Path) -> No
         """
         import asyncio, inspect
         numbers, fetch, collect = obj
-        assert list(numbers(3)) == [0, 1, 2] and inspect.isgeneratorfunction(numbers) and inspect.iscoroutinefunction(fetch)
+        assert list(numbers(3)) == [0, 1, 2] and inspect.isgeneratorfunction(numbers)
+        assert inspect.iscoroutinefunction(fetch)
         assert asyncio.run(collect(3)) == [0, 2, 4]
         """,
         tmp_path,
@@ -551,7 +552,7 @@ if __name__ == "__main__":
     run_script(script, timeout=60)
 
 
-# -- by reference --------------------------------------------------------------------------------------------------------------
+# -- by reference ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -639,7 +640,7 @@ def test_reducing_an_importable_function_reads_no_file(monkeypatch: pytest.Monke
     assert pickle.loads(safepickle.dumps(json.loads)) is json.loads
 
 
-# -- modules by value, as asked ---------------------------------------------------------------------------------------------
+# -- modules by value, as asked ----------------------------------------------------------------------------------------
 
 
 def test_modules_that_the_user_registers_go_by_value_with_their_submodules(tmp_path: Path) -> None:
@@ -677,7 +678,7 @@ def test_modules_that_the_user_registers_go_by_value_with_their_submodules(tmp_p
     )
 
 
-# -- versions of Python ------------------------------------------------------------------------------------------------------
+# -- versions of Python ------------------------------------------------------------------------------------------------
 
 
 def test_code_of_another_version_of_python_is_refused_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -711,7 +712,7 @@ def test_nothing_is_left_behind_by_a_class_that_could_not_be_loaded(monkeypatch:
     run_python(code)
 
 
-# -- size ----------------------------------------------------------------------------------------------------------------------
+# -- size --------------------------------------------------------------------------------------------------------------
 
 
 def test_a_lambda_takes_about_as_many_bytes_as_with_cloudpickle() -> None:

@@ -72,7 +72,8 @@ def test_the_module_after_its_function(tmp_path: Path) -> None:
         """
         import types
         m = types.ModuleType("by_hand")
-        exec("count = 0\\nunused = lambda: 0\\ndef up():\\n    global count\\n    count += 1\\n    return count", m.__dict__)
+        exec("count = 0\\nunused = lambda: 0", m.__dict__)
+        exec("def up():\\n    global count\\n    count += 1\\n    return count", m.__dict__)
         obj = [m.up, m]
         """,
         """

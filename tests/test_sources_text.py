@@ -154,12 +154,15 @@ def test_going_on_to_a_third_process_keeps_text_lines_and_bytes(tmp_path: Path) 
         f, Box, g, inner = pickle.load(open(r"{second}", "rb"))
         assert inspect.getsource(f) == "def f(x):\\n    return x + K\\n" and f(1) == 4 and g() is f
         assert "return K" in inspect.getsource(Box.get) and Box().get() == 3
-        assert inspect.getsource(inner).strip() == 'def inner(x):\\n            return x, "inner"' and inner(1) == (1, "inner")
+        assert inspect.getsource(inner).strip() == 'def inner(x):\\n            return x, "inner"'
+        assert inner(1) == (1, "inner")
         """
     )
 
 
-def test_a_file_that_has_changed_never_gives_another_functions_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_has_changed_never_gives_another_functions_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     old = "def make():\n    def f(x):\n        return x + 1\n    return f\n\ndef make2():\n    return lambda x: x - 1\n"
@@ -217,14 +220,20 @@ def test_equal_code_of_two_files_keeps_its_own_text() -> None:
     one = define("# one\nf = lambda x: x + 1  # first\n", "<cell one>")["f"]
     two = define("# two\nf = lambda x: x + 1  # second\n", "<cell two>")["f"]
     assert one.__code__ == two.__code__
-    assert (source_of(one)[0], source_of(two)[0]) == ("f = lambda x: x + 1  # first\n", "f = lambda x: x + 1  # second\n")
+    assert (source_of(one)[0], source_of(two)[0]) == (
+        "f = lambda x: x + 1  # first\n",
+        "f = lambda x: x + 1  # second\n",
+    )
 
 
 def test_a_cell_that_leaves_linecache_after_the_first_time_keeps_its_text() -> None:
     function = define("def f():\n    return 'cell'\n", "<cell gone>")["f"]
     first = safepickle.dumps(function)
     del linecache.cache["<cell gone>"]
-    assert safepickle.dumps(function) == first and inspect.getsource(pickle.loads(first)) == "def f():\n    return 'cell'\n"
+    assert (
+        safepickle.dumps(function) == first
+        and inspect.getsource(pickle.loads(first)) == "def f():\n    return 'cell'\n"
+    )
 
 
 def test_future_imports_of_an_earlier_cell_count() -> None:
@@ -280,7 +289,9 @@ def test_texts_in_an_archive(tmp_path: Path) -> None:
 
 
 def test_a_text_in_another_encoding_and_with_odd_line_ends(tmp_path: Path) -> None:
-    (tmp_path / "latin.py").write_bytes("# coding: latin-1\ndef make():\n    return lambda: 'é'  # é\n".encode("latin-1"))
+    (tmp_path / "latin.py").write_bytes(
+        "# coding: latin-1\ndef make():\n    return lambda: 'é'  # é\n".encode("latin-1")
+    )
     (tmp_path / "dos.py").write_bytes(b"def make():\r\n    def f():\r\n        return 'dos'\r\n    return f\r\n")
     travel(
         """
@@ -331,7 +342,8 @@ def test_the_debugger_and_doctest_cope(tmp_path: Path) -> None:
         tests = finder.find(f, "f", module=False, globs={"f": f})
         assert doctest.DocTestRunner(verbose=False).run(tests[0]).failed == 0 and tests[0].examples
         out = io.StringIO()
-        debugger = pdb.Pdb(stdin=io.StringIO("step\\nstep\\nlist\\ncontinue\\n"), stdout=out, nosigint=True, readrc=False)
+        commands = io.StringIO("step\\nstep\\nlist\\ncontinue\\n")
+        debugger = pdb.Pdb(stdin=commands, stdout=out, nosigint=True, readrc=False)
         debugger.use_rawinput = False
         debugger.runcall(f, 1)
         assert "return x + 1" in out.getvalue(), out.getvalue()

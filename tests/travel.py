@@ -1,7 +1,7 @@
 """How do tests send an object from one script to another?
 
-Most of what is said about things by value is about ``__main__``: a script or a notebook defines something, and a process that has never
-seen that script loads it. So the code of a test is run twice, as two scripts in two interpreters.
+Most of what is said about things by value is about ``__main__``: a script or a notebook defines something, and a
+process that has never seen that script loads it. So a test is two scripts, for two interpreters.
 """
 
 from __future__ import annotations

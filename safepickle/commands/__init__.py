@@ -1,3 +1,6 @@
-"""The commands of ``python -m safepickle``, one module each: ``add_arguments(parser)`` and ``run(arguments) -> exit status``."""
+"""The commands of ``python -m safepickle``, one module each.
+
+A module has ``add_arguments(parser)`` and ``run(arguments)``, which returns the exit status.
+"""
 
 __all__: list[str] = []

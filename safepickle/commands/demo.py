@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .demo_attempt import OK
-from .tables import print_table
+from .tables import markdown_table, print_table
 
 __all__ = ["add_arguments", "run"]
 
@@ -24,6 +25,7 @@ COLUMNS = ("deepcopy", "pickle", "fresh process")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="how long one attempt may take")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown, as in the README")
 
 
 def attempt(method: str, timeout: float) -> dict[str, str]:
@@ -51,6 +53,10 @@ def _child(action: str, method: str, file: Path, timeout: float) -> dict[str, st
     return found
 
 
+def _without_addresses(text: str) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", text)
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Print the table; status 1 if safepickle fails anywhere in it."""
     missing = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
@@ -67,5 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
         if importlib.util.find_spec("tensorflow") is None:
             parts = "Triton kernels, a lock and a lambda (TensorFlow is not installed)"
         rows = [(LABELS.get(name, name), *result.values()) for name, result in results.items()]
+        if arguments.markdown:
+            print(markdown_table(("with", *COLUMNS), [[_without_addresses(cell) for cell in row] for row in rows]))
+            return 0
         print_table(f"A torch module with {parts}, run on text", ("with", *COLUMNS), rows)
     return 0 if set(results["safepickle"].values()) == {OK} else 1

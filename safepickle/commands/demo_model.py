@@ -1,7 +1,9 @@
 """The model of ``python -m safepickle demo``: what people keep on a module and cannot pickle.
 
-A byte-level model: it reads text, mixes it with Triton kernels (an RMS norm, and a gated activation behind heuristics and
-``autotune``), scales by a lambda, guards a counter with a lock, and scores with a ``tf.function`` where TensorFlow is installed.
+A byte-level model: it reads text, mixes it with Triton kernels (an RMS norm, and a gated activation behind heuristics
+and
+``autotune``), scales by a lambda, guards a counter with a lock, and scores with a ``tf.function`` where TensorFlow is
+installed.
 """
 
 from __future__ import annotations
@@ -58,10 +60,12 @@ class Model(torch.nn.Module):
         self.weight = torch.nn.Parameter(torch.rand(width))
         self.norm_kernel = rms_norm_kernel
         self.gated_kernel = gated_kernel
-        self.temper = lambda x: x * 0.5  # noqa: E731  a lambda on the module is the point
+        self.temper = lambda x: x * 0.5
         self.lock = threading.Lock()
         self.calls = 0
-        self.score: Any = tf.function(lambda x: tf.math.log1p(tf.nn.relu(x)), jit_compile=False) if tf is not None else None
+        self.score: Any = (
+            tf.function(lambda x: tf.math.log1p(tf.nn.relu(x)), jit_compile=False) if tf is not None else None
+        )
 
     @torch.no_grad()
     def forward(self, text: bytes) -> torch.Tensor:

@@ -28,15 +28,19 @@ def run(arguments: argparse.Namespace) -> int:
 
     rows = [
         ("safepickle", __version__, ""),
-        ("python", platform.python_version(), f"{sys.implementation.cache_tag}: functions by value load under this tag only"),
+        (
+            "python",
+            platform.python_version(),
+            f"{sys.implementation.cache_tag}: functions by value load under this tag only",
+        ),
         ("copier", *_copier()),
         ("cloudpickle", _version("cloudpickle"), "register_pickle_by_value is honoured"),
         ("rich", _version("rich"), "tables" if _version("rich") != "-" else "not here: plain tables"),
     ]
     for library, module in sorted(LIBRARIES.items()):
-        rows.append((library, _version(library), module if importlib.util.find_spec(library) else "not here"))  # noqa: PERF401
+        rows.append((library, _version(library), module if importlib.util.find_spec(library) else "not here"))
     for point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
-        rows.append((point.name, _version(point.name), f"entry point {point.value}"))  # noqa: PERF401
+        rows.append((point.name, _version(point.name), f"entry point {point.value}"))
     if arguments.json:
         print(json.dumps([dict(zip(("what", "version", "rules"), row, strict=True)) for row in rows], indent=2))
     else:

@@ -15,7 +15,9 @@ __all__ = ["add_arguments", "load_object", "run"]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
-    parser.add_argument("target", metavar="SCRIPT:OBJECT", help="a file or a module, and an expression in it; the script is run")
+    parser.add_argument(
+        "target", metavar="SCRIPT:OBJECT", help="a file or a module, and an expression in it; the script is run"
+    )
 
 
 def load_object(target: str) -> Any:

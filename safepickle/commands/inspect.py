@@ -21,7 +21,8 @@ _REFERENCES: Final = frozenset(
     {"function", "stand_in", "kernel", "tf_function_by_name", "torch_compiled", "torch_script_function_named"}
 )
 _TORCH_TYPES: Final = {
-    "DoubleStorage": ("float64", 8), "FloatStorage": ("float32", 4), "HalfStorage": ("float16", 2), "BFloat16Storage": ("bfloat16", 2),
+    "DoubleStorage": ("float64", 8), "FloatStorage": ("float32", 4), "HalfStorage": ("float16", 2),
+    "BFloat16Storage": ("bfloat16", 2),
     "LongStorage": ("int64", 8), "IntStorage": ("int32", 4), "ShortStorage": ("int16", 2), "CharStorage": ("int8", 1),
     "ByteStorage": ("uint8", 1), "BoolStorage": ("bool", 1), "ComplexFloatStorage": ("complex64", 8),
     "ComplexDoubleStorage": ("complex128", 16), "UntypedStorage": ("bytes", 1),
@@ -32,13 +33,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="a pickle, several in a row, or a file of torch.save")
     parser.add_argument(
-        "--resolve", action="store_true", help="look whether each name is here; this imports the modules that the file names"
+        "--resolve",
+        action="store_true",
+        help="look whether each name is here; this imports the modules that the file names",
     )
     parser.add_argument("--no-source", action="store_true", help="leave out the source text of functions")
-    parser.add_argument("--most", type=int, default=40, metavar="N", help="how many rows of each kind (default: %(default)s)")
+    parser.add_argument(
+        "--most", type=int, default=40, metavar="N", help="how many rows of each kind (default: %(default)s)"
+    )
 
 
-# -- what the nodes mean ---------------------------------------------------------------------------------------------------------
+# -- what the nodes mean -----------------------------------------------------------------------------------------------
 
 
 def _reference(node: Node) -> str | None:
@@ -69,7 +74,12 @@ def _tensor(node: Node) -> dict[str, Any] | None:
     if node.name == f"{_RESTORE}torch_tensor" and len(node.children) >= 4:
         dtype, size = node.children[2].name, node.children[3].plain()
         data = node.children[1]
-        return {"dtype": (dtype or "?").rpartition(".")[2], "shape": _shape(size), "bytes": data.end - data.start, "place": "here"}
+        return {
+            "dtype": (dtype or "?").rpartition(".")[2],
+            "shape": _shape(size),
+            "bytes": data.end - data.start,
+            "place": "here",
+        }
     if (node.name or "").startswith("torch._utils._rebuild_tensor") and len(node.children) >= 3:
         storage = node.children[0].value if node.children[0].kind == "persistent" else None
         parts = storage.children if isinstance(storage, Node) and storage.kind == "tuple" else []
@@ -93,7 +103,9 @@ def _parts(found: Anatomy) -> list[dict[str, Any]]:
         return []
     for node in (root, root.state):
         if node is not None and node.sizes:
-            return [{"part": label, "bytes": size} for label, size in sorted(node.sizes.items(), key=lambda item: -item[1])]
+            return [
+                {"part": label, "bytes": size} for label, size in sorted(node.sizes.items(), key=lambda item: -item[1])
+            ]
     return []
 
 
@@ -107,12 +119,16 @@ def describe(found: Anatomy, *, resolve: bool = False) -> dict[str, Any]:
     functions = [f for node in found.nodes if (f := _function(node)) is not None]
     references = sorted({r for node in found.nodes if (r := _reference(node)) is not None})
     tensors = [t for node in found.nodes if (t := _tensor(node)) is not None]
-    names = [{"name": name, "times": times} for name, times in sorted(found.globals.items(), key=lambda item: (-item[1], item[0]))]
+    names = [
+        {"name": name, "times": times}
+        for name, times in sorted(found.globals.items(), key=lambda item: (-item[1], item[0]))
+    ]
     stamps = sorted({f["python"] for f in functions if isinstance(f["python"], str)})
     result: dict[str, Any] = {
         "protocol": found.protocol, "start": found.start, "end": found.end, "opcodes": found.opcodes, "python": stamps,
         "problem": found.problem, "object": None if found.root is None else (found.root.name or found.root.kind),
-        "globals": names, "references": [{"name": name} for name in references], "functions": functions, "tensors": tensors,
+        "globals": names, "references": [{"name": name} for name in references], "functions": functions,
+        "tensors": tensors,
         "parts": _parts(found),
     }  # fmt: skip
     if resolve:
@@ -121,7 +137,7 @@ def describe(found: Anatomy, *, resolve: bool = False) -> dict[str, Any]:
     return result
 
 
-# -- printing ------------------------------------------------------------------------------------------------------------------------
+# -- printing ----------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -184,17 +200,10 @@ def _print(result: dict[str, Any], arguments: argparse.Namespace) -> None:
         print(f"  malformed: {result['problem']}")
     for number, found in enumerate(result["pickles"]):
         stamp = f", functions by Python {', '.join(found['python'])}" if found["python"] else ""
-        print(f"\npickle {number}: protocol {found['protocol']}, {found['end'] - found['start']:,} bytes, holds {found['object']}{stamp}")
+        size = f"{found['end'] - found['start']:,} bytes"
+        print(f"\npickle {number}: protocol {found['protocol']}, {size}, holds {found['object']}{stamp}")
         most = arguments.most
-        here = {True: "yes", False: "no", None: ""}
-        sections: list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]] = [
-            ("names", ("name", "times", "here"), [(e["name"], str(e["times"]), here[e.get("here")]) for e in found["globals"]]),
-            ("by reference", ("name", "here"), [(e["name"], here[e.get("here")]) for e in found["references"]]),
-            ("tensors", ("dtype", "shape", "bytes", "where"),
-             [(t["dtype"], str(tuple(t["shape"])), f"{t['bytes']:,}" if t["bytes"] is not None else "?", t["place"]) for t in found["tensors"]]),
-            ("size by part", ("part", "bytes"), [(p["part"], f"{p['bytes']:,}") for p in found["parts"]]),
-        ]  # fmt: skip
-        for title, columns, rows in sections:
+        for title, columns, rows in _sections(found):
             if rows:
                 more = f" (the first {most} of {len(rows)})" if len(rows) > most else ""
                 print_table(title + more, columns, rows[:most])
@@ -203,7 +212,30 @@ def _print(result: dict[str, Any], arguments: argparse.Namespace) -> None:
             if function["source"] and not arguments.no_source:
                 print("    " + function["source"].rstrip().replace("\n", "\n    "))
     if result["records"]:
-        print_table("records", ("record", "bytes"), [(name, f"{size:,}") for name, size in list(result["records"].items())[: arguments.most]])
+        print_table(
+            "records",
+            ("record", "bytes"),
+            [(name, f"{size:,}") for name, size in list(result["records"].items())[: arguments.most]],
+        )
+
+
+def _sections(found: dict[str, Any]) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+    """The tables about one pickle: title, columns, rows."""
+    here = {True: "yes", False: "no", None: ""}
+    names = [(e["name"], str(e["times"]), here[e.get("here")]) for e in found["globals"]]
+    references = [(e["name"], here[e.get("here")]) for e in found["references"]]
+    tensors = [(t["dtype"], str(tuple(t["shape"])), _bytes(t["bytes"]), t["place"]) for t in found["tensors"]]
+    parts = [(p["part"], _bytes(p["bytes"])) for p in found["parts"]]
+    return [
+        ("names", ("name", "times", "here"), names),
+        ("by reference", ("name", "here"), references),
+        ("tensors", ("dtype", "shape", "bytes", "where"), tensors),
+        ("size by part", ("part", "bytes"), parts),
+    ]
+
+
+def _bytes(count: int | None) -> str:
+    return "?" if count is None else f"{count:,}"
 
 
 def _count(items: list[Any], noun: str) -> str:

@@ -1,4 +1,4 @@
-"""``python -m safepickle migrate FILE --map old.module:name=new.module:name -o OUT``: names in a pickle, rewritten without running it."""
+"""``python -m safepickle migrate FILE --map OLD=NEW -o OUT``: names in a pickle, rewritten without running it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Names = dict[tuple[str, str], tuple[str, str]]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("file", metavar="FILE", help="a pickle, several in a row, or a file of torch.save")
-    parser.add_argument("--map", action="append", required=True, metavar="OLD=NEW", dest="maps",
-                        help="module:name=module:name; or module=module for all names of a module; repeatable")  # fmt: skip
+    mapping = "module:name=module:name; or module=module for all names of a module; repeatable"
+    parser.add_argument("--map", action="append", required=True, metavar="OLD=NEW", dest="maps", help=mapping)
     parser.add_argument("-o", "--output", required=True, metavar="OUT", help="where to write; never the file itself")
 
 
@@ -57,13 +57,14 @@ def _renamed(names: Names, module: str, name: str) -> tuple[str, str] | None:
     return None
 
 
-# -- one pickle ---------------------------------------------------------------------------------------------------------------------
+# -- one pickle --------------------------------------------------------------------------------------------------------
 
 
 def migrate_pickle(data: bytes, names: Names) -> tuple[bytes, int, int]:
     """Rewrite the first pickle in ``data``.
 
-    Globals are written anew, as are the texts ``(module, qualified name)`` of our own references. Frames are dropped: they are optional.
+    Globals are written anew, as are the texts ``(module, qualified name)`` of our own references. Frames are dropped:
+    they are optional.
 
     Returns:
         The new pickle, how many names were rewritten, and how many bytes of ``data`` the old one took.
@@ -127,13 +128,15 @@ class _TextsOnStack:
         return (pair[0], pair[1]) if len(pair) == 2 and all(isinstance(text, str) for text in pair) else None
 
     def reference(self, opcode: Any, names: Names) -> bytes | None:
-        """If the opcode has just closed the arguments of a reference of ours to a name that moved: the opcodes that replace it."""
+        """The opcodes that replace the one that closes the arguments of a reference of ours to a name that moved."""
         if opcode.name not in ("TUPLE2", "TUPLE3") or len(self._stack) < 2:
             return None
         function, arguments = self._stack[-2], self._stack[-1]
         if not (isinstance(function, _Global) and function.module.startswith("safepickle.restore")):
             return None
-        if not (isinstance(arguments, tuple) and len(arguments) >= 2 and all(isinstance(a, str) for a in arguments[:2])):
+        if not (
+            isinstance(arguments, tuple) and len(arguments) >= 2 and all(isinstance(a, str) for a in arguments[:2])
+        ):
             return None
         new = _renamed(names, arguments[0], arguments[1])
         if new is None:
@@ -144,7 +147,15 @@ class _TextsOnStack:
         path = arguments[2]
         if not (isinstance(path, tuple) and all(isinstance(part, str) for part in path)):
             return None
-        return b"000" + _text(new[0]) + _text(new[1]) + b"(" + b"".join(map(_text, path)) + b"t" + opcode.code.encode("latin-1")
+        return (
+            b"000"
+            + _text(new[0])
+            + _text(new[1])
+            + b"("
+            + b"".join(map(_text, path))
+            + b"t"
+            + opcode.code.encode("latin-1")
+        )
 
     def step(self, opcode: Any, argument: Any) -> None:
         """What the opcode does to the stack, as far as texts and tuples of texts go."""
@@ -198,7 +209,7 @@ class _Global:
         self.name = name
 
 
-# -- files -----------------------------------------------------------------------------------------------------------------------------
+# -- files -------------------------------------------------------------------------------------------------------------
 
 
 def migrate_file(source: Path, names: Names, target: Path) -> int:

@@ -18,14 +18,17 @@ COLUMNS = ("kind", "pickle", "deepcopy")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's options."""
     parser.add_argument("--markdown", action="store_true", help="print Markdown, as in the README")
-    parser.add_argument("--installed", action="store_true", help="import the libraries that have rules, so that all rules show")
+    parser.add_argument(
+        "--installed", action="store_true", help="import the libraries that have rules, so that all rules show"
+    )
 
 
 def policy_rows(*, import_libraries: bool) -> list[tuple[str, str, str]]:
     """One row for each group of types that are treated alike: types, what pickling does, what copying does.
 
     Args:
-        import_libraries: import each installed library that we have rules for; otherwise only what is imported already counts.
+        import_libraries: import each installed library that we have rules for; otherwise only what is imported
+            already counts.
     """
     if import_libraries:
         # Triton registers LLVM's options and aborts the process if TensorFlow has done so before.

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what is missing; status 1 if something is, 2 if a file cannot be read. Imports the modules that the files name."""
+    """Print what is missing; status 1 if something is, 2 if a file cannot be read. Imports what the files name."""
     rows: list[tuple[str, str, str]] = []
     unreadable = False
     for path in arguments.files:
@@ -54,7 +54,7 @@ def _problems(described: dict[str, Any]) -> list[tuple[str, str]]:
     here = sys.implementation.cache_tag
     for stamp in described["python"]:
         if stamp != here:
-            problems.append(("functions by value", f"written by {stamp}; this is {here}"))  # noqa: PERF401
+            problems.append(("functions by value", f"written by {stamp}; this is {here}"))
     return problems
 
 

@@ -97,7 +97,7 @@ def entangled(parts: list[Any], memo: dict[Any, Any]) -> bool:
 
 
 def _referent(obj: Any) -> Any:
-    """What a weak reference or a proxy is about; the garbage collector does not lead there."""
+    """What a weak reference, a proxy or a builtin method is about; the walk does not lead there."""
     if issubclass(type(obj), weakref.ref):
         return weakref.ref.__call__(obj)
     if type(obj) in (weakref.ProxyType, weakref.CallableProxyType):
@@ -105,6 +105,8 @@ def _referent(obj: Any) -> Any:
             return getattr(obj.__repr__, "__self__", None)  # a method that the proxy passes on
         except ReferenceError:
             return None
+    if type(obj) is types.BuiltinFunctionType and not issubclass(type(obj.__self__), (types.ModuleType, type)):
+        return obj.__self__  # results.append
     return None
 
 

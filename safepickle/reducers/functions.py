@@ -20,6 +20,7 @@ from .. import restore, sources
 from ..references import find
 from ..registry import SHARE, Registry
 from . import marked
+from .closures import entangled
 from .parts import ORIGIN, state_of
 from .weakrefs import is_copied
 
@@ -29,10 +30,11 @@ __all__ = ["add_rules"]
 def add_rules(registry: Registry) -> None:
     """Enter the rules into the registry of built-in rules."""
     shared = ("by value", "shared")
-    registry.add(functools._lru_cache_wrapper, reduce_cache, copy=SHARE, origin=ORIGIN,
-                 summary=("by name, else its function and parameters with an empty cache", "shared"))  # fmt: skip
-    registry.add(marked.MARKS["_clear_cache"], reduce_dispatcher, copy=SHARE, origin=ORIGIN,
-                 summary=("by name, else its function and implementations", "shared"))  # fmt: skip
+    rebuilt = "shared; rebuilt where its function holds an object that is copied"
+    registry.add(functools._lru_cache_wrapper, reduce_cache, copy=copy_cache, shallow=SHARE, origin=ORIGIN,
+                 summary=("by name, else its function and parameters with an empty cache", rebuilt))  # fmt: skip
+    registry.add(marked.MARKS["_clear_cache"], reduce_dispatcher, copy=copy_dispatcher, origin=ORIGIN,
+                 summary=("by name, else its function and implementations", rebuilt))  # fmt: skip
     registry.add(functools.cached_property, reduce_cached_property, copy=SHARE, origin=ORIGIN, summary=shared)
     by_name_or_parts = ("by the name of its class, else its functions", "shared")
     descriptors: tuple[tuple[type, Any], ...] = (
@@ -47,7 +49,7 @@ def add_rules(registry: Registry) -> None:
             made_in_c, reduce_builtin_descriptor, copy=SHARE, origin=ORIGIN, summary=("by its class and name", "shared")
         )
     registry.add(types.BuiltinFunctionType, copy=copy_builtin_method, shallow=SHARE, origin=ORIGIN,
-                 summary=("by name; a method with its owner", "shared; a method: of the copy"))  # fmt: skip
+                 summary=("by name; a method with its owner", "shared; a method goes with its owner"))  # fmt: skip
     registry.add(super, reduce_super, origin=ORIGIN, summary=("by value", "by value"))
     registry.add(type(functools.cmp_to_key(max)), reduce_sort_key, origin=ORIGIN, summary=("by value", "by value"))
 
@@ -63,15 +65,35 @@ def reduce_cache(wrapper: Any) -> Any:
         return reference.qualname if (reference.module, reference.qualname) == own and not reference.path else (
             restore.function_cache, tuple(reference)
         )  # fmt: skip
+    return restore.make_function_cache, (wrapper.__wrapped__, *_cache_parameters(wrapper)), _cache_attributes(wrapper)
+
+
+def _cache_parameters(wrapper: Any) -> tuple[int | None, bool]:
     parameters = wrapper.cache_parameters()
-    state = {name: value for name, value in vars(wrapper).items() if name != "cache_parameters"}
-    return restore.make_function_cache, (wrapper.__wrapped__, parameters["maxsize"], parameters["typed"]), state
+    return parameters["maxsize"], parameters["typed"]
+
+
+def _cache_attributes(wrapper: Any) -> dict[str, Any]:
+    return {name: value for name, value in vars(wrapper).items() if name != "cache_parameters"}
+
+
+def copy_cache(wrapper: Any, memo: dict[Any, Any]) -> Generator[Any, Any, Any]:
+    """The function itself, or one with an empty cache over the copy of a function that holds what is copied."""
+    if not entangled([wrapper.__wrapped__], memo):
+        return wrapper
+    function = yield wrapper.__wrapped__
+    if function is wrapper.__wrapped__:
+        return wrapper
+    made = restore.make_function_cache(function, *_cache_parameters(wrapper))
+    made.__dict__.update({**_cache_attributes(wrapper), "__wrapped__": function})
+    return made
 
 
 def _make_dispatcher() -> Any:
     return functools.singledispatch(lambda argument: None)
 
 
+_MADE_BY_FUNCTOOLS: Final = ("register", "dispatch", "registry", "_clear_cache")
 _DISPATCHER_CODE: Final = _make_dispatcher().__code__
 
 
@@ -80,14 +102,29 @@ def reduce_dispatcher(function: Any) -> Any:
     if function.__code__ is not _DISPATCHER_CODE or find(function, everywhere=False) is not None:
         return NotImplemented
     implementations = list(function.registry.items())
-    made_by_functools = {"register", "dispatch", "registry", "_clear_cache"}
     state = {
         "implementations": implementations,
-        "attributes": {name: value for name, value in vars(function).items() if name not in made_by_functools},
+        "attributes": {name: value for name, value in vars(function).items() if name not in _MADE_BY_FUNCTOOLS},
         "name": function.__name__, "qualname": function.__qualname__,
         "module": function.__module__, "doc": function.__doc__,
     }  # fmt: skip
     return restore.make_dispatcher, (function.__wrapped__,), state, None, None, restore.fill_dispatcher
+
+
+def copy_dispatcher(function: Any, memo: dict[Any, Any]) -> Generator[Any, Any, Any]:
+    """The function itself, or one over the copies of implementations that hold what is copied."""
+    if function.__code__ is not _DISPATCHER_CODE:
+        return NotImplemented
+    if not entangled([*function.registry.values(), function.__wrapped__], memo):
+        return function
+    wrapped = yield function.__wrapped__
+    made = memo[id(function)] = restore.make_dispatcher(wrapped)
+    for cls, implementation in list(function.registry.items()):
+        made.register(cls, (yield implementation))
+    made.__dict__.update(
+        {name: value for name, value in vars(function).items() if name not in (*_MADE_BY_FUNCTOOLS, "__wrapped__")}
+    )
+    return made
 
 
 def reduce_sort_key(key: Any) -> tuple[Any, ...]:

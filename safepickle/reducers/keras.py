@@ -1,8 +1,8 @@
 """Rules for Keras 3, with any of its backends: what does a model hold, and what of that belongs to this process?
 
-- layers, models, operations, metrics, losses, optimizers: all their attributes, as plain objects have them, so that running state, moments and
-  whatever a user has set are kept; no configuration, and no registration of custom classes, is needed. Compiled training functions
-  are dropped and made again
+- layers, models, operations, metrics, losses, optimizers: all their attributes, as plain objects have them, so that
+  running state, moments and whatever a user has set are kept; no configuration, and no registration of custom classes,
+  is needed. Compiled training functions are dropped and made again
 - what Keras keeps by the addresses of objects (trackers, node keys, optimizer indices) is made anew
 - symbolic tensors and nodes: the graph that leads to them
 - seed generators: the stream continues
@@ -22,8 +22,10 @@ __all__ = ["add_rules"]
 
 ORIGIN: Final = __name__
 
-#: Attributes that are made again: wrappers that ``Layer.__new__`` puts there, and what is known by the addresses of objects.
-MADE_AGAIN: Final = frozenset({"_inbound_nodes", "_outbound_nodes", "_call_signature", "_nodes", "_trainable_variables_indices"})
+#: Attributes that are made again: what can be derived, and what is known by the addresses of objects.
+MADE_AGAIN: Final = frozenset(
+    {"_inbound_nodes", "_outbound_nodes", "_call_signature", "_nodes", "_trainable_variables_indices"}
+)
 #: What training compiles.
 COMPILED: Final = ("train_function", "test_function", "predict_function")
 #: Where TensorFlow notes the attributes that it tracks, by name.
@@ -41,7 +43,10 @@ def add_rules(registry: Registry) -> None:
         "losses.loss:Loss",
         "optimizers.base_optimizer:BaseOptimizer",
     ):
-        registry.add(f"keras.src.{name}", reduce_object, shallow=deepcopy, subclasses=True, with_pickler=True, origin=ORIGIN, summary=whole)
+        registry.add(
+            f"keras.src.{name}", reduce_object, shallow=deepcopy, subclasses=True, with_pickler=True, origin=ORIGIN,
+            summary=whole,
+        )  # fmt: skip
     registry.add("keras.src.backend.common.keras_tensor:KerasTensor", reduce_tensor, subclasses=True, origin=ORIGIN,
                  summary=("with the graph that leads to it", "independent"))  # fmt: skip
     registry.add("keras.src.ops.node:Node", reduce_node, origin=ORIGIN)
@@ -49,9 +54,17 @@ def add_rules(registry: Registry) -> None:
     for name in ("TrackedList", "TrackedDict", "TrackedOrderedDict", "TrackedSet"):
         registry.add(f"keras.src.utils.tracking:{name}", reduce_container, shallow=_copy_container, origin=ORIGIN)
     registry.add("keras.src.utils.backend_utils:DynamicBackend", reduce_backend, origin=ORIGIN)
+    # A plain object, since modules go by name; this is here for the policy table, and tested.
+    registry.add("keras.src.random.seed_generator:SeedGenerator", decline, origin=ORIGIN,
+                 summary=("whole: the stream continues", "the same, independent"))  # fmt: skip
 
 
-# -- objects ---------------------------------------------------------------------------------------------------------------------
+def decline(obj: Any) -> Any:
+    """For the standard library's way."""
+    return NotImplemented
+
+
+# -- objects -----------------------------------------------------------------------------------------------------------
 
 
 def reduce_object(obj: Any, pickler: Any) -> tuple[Any, ...]:
@@ -74,7 +87,8 @@ def reduce_object(obj: Any, pickler: Any) -> tuple[Any, ...]:
         state["signature"] = True
     if "_trainable_variables_indices" in own:
         state["indices"] = True
-    return restore.keras_object, (type(obj),), state, None, None, restore.fill_keras_object
+    arguments = (type(obj), True) if "graph" in state else (type(obj),)
+    return restore.keras_object, arguments, state, None, None, restore.fill_keras_object
 
 
 def _is_made_again(name: str, value: Any) -> bool:
@@ -112,23 +126,27 @@ def _still_tracked(tracked: Any) -> Any:
     """What TensorFlow notes about attributes, without those that are made again."""
     gone = {*MADE_AGAIN, *COMPILED}
     if isinstance(tracked, dict):
-        return tracked if gone.isdisjoint(tracked) else {name: value for name, value in tracked.items() if name not in gone}
-    if isinstance(tracked, list) and any(reference.name in gone for reference in tracked):
-        return [reference for reference in tracked if reference.name not in gone]
-    return tracked
+        kept: Any = {name: value for name, value in tracked.items() if name not in gone}
+    elif isinstance(tracked, list):
+        kept = [reference for reference in tracked if reference.name not in gone]
+    else:
+        return tracked
+    return tracked if len(kept) == len(tracked) else kept
 
 
 def _is_compiled_step(value: Any) -> bool:
     """Whether it is what Keras makes for ``fit``, and not something that a user has put in its place."""
     function = inner_function(value)
-    return function is not None and "<locals>" in function.__qualname__ and (function.__module__ or "").startswith("keras.")
+    if function is None or "<locals>" not in function.__qualname__:
+        return False
+    return (function.__module__ or "").startswith("keras.")
 
 
 def _is_symbolic(tensor: Any) -> bool:
     return type(tensor).__name__ == "SymbolicTensor"
 
 
-# -- graphs of operations -----------------------------------------------------------------------------------------------------------
+# -- graphs of operations ----------------------------------------------------------------------------------------------
 
 
 def reduce_tensor(tensor: Any) -> tuple[Any, ...]:
@@ -144,14 +162,13 @@ def reduce_tensor(tensor: Any) -> tuple[Any, ...]:
 
 def reduce_node(node: Any) -> tuple[Any, ...]:
     """The operation, its arguments and its outputs."""
-    recorded = any(
-        (history := static_vars(tensor).get("_keras_history")) is not None and history.operation is node.operation for tensor in node.outputs
-    )
+    histories = [static_vars(tensor).get("_keras_history") for tensor in node.outputs]
+    recorded = any(history is not None and history.operation is node.operation for history in histories)
     state = {"attributes": dict(static_vars(node)), "recorded": recorded}
     return restore.keras_node, (), state, None, None, restore.fill_keras_node
 
 
-# -- tracking ------------------------------------------------------------------------------------------------------------------------
+# -- tracking ----------------------------------------------------------------------------------------------------------
 
 
 #: Collections that restore knows the test of.
@@ -174,6 +191,8 @@ def reduce_tracker(tracker: Any) -> tuple[Any, ...]:
 def reduce_container(container: Any) -> tuple[Any, ...]:
     """The items and the tracker."""
     items = list(container.items()) if isinstance(container, dict) else list(container)
+    if isinstance(container, set) and all(type(item) is str for item in items):
+        items.sort()  # not in the order of their hashes, which differ from process to process
     state = (items, container.tracker)
     return restore.keras_container, (type(container),), state, None, None, restore.fill_keras_container
 

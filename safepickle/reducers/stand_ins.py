@@ -1,7 +1,7 @@
 """Rules for objects that take a function's place: what a decorator leaves where a function was defined.
 
-- any object that can be called and holds the function whose name leads to the object: by that name, where pickling it by value would
-  have to copy code that has a name already; copied as any object
+- any object that can be called and holds the function whose name leads to the object: by that name, where pickling it
+  by value would have to copy code that has a name already; copied as any object
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from ..registry import Registry
 __all__ = ["add_rules", "is_callable_class", "reduce_stand_in"]
 
 #: A class with one of these says itself how its objects are restored.
-_OWN_WAY: Final = frozenset({"__setstate__", "__getstate__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__"})
+_OWN_WAY: Final = frozenset(
+    {"__setstate__", "__getstate__", "__reduce__", "__reduce_ex__", "__getnewargs__", "__getnewargs_ex__"}
+)
 
 _HEAP_TYPE: Final = 1 << 9
 _NEVER: Final = (type, dict, list, tuple, set, frozenset, str, bytes, bytearray)

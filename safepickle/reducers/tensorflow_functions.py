@@ -1,8 +1,8 @@
 """Rules for what ``tf.function`` makes.
 
 - a ``tf.function`` that a name leads to: by that name; shared by a copy, with its traces
-- any other: rebuilt from its Python function and all its options, untraced; graphs never travel. In the process that made it, loading
-  gives the living one, if it belongs to a name there or holds no state
+- any other: rebuilt from its Python function and all its options, untraced; graphs never travel. In the process that
+  made it, loading gives the living one, if it belongs to a name there or holds no state
 - one that is bound to an instance, however it came to be: bound to the restored, or copied, instance
 - a concrete function: by signature on its ``tf.function``
 - graphs, and the functions of a SavedModel: an error
@@ -14,16 +14,17 @@ import gc
 import inspect
 import sys
 import types
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Final, NamedTuple
 
 from .. import references, restore, sources
 from ..digests import content_digest
 from ..errors import PicklingError
+from ..reachability import function_parts
 from ..registry import SHARE, Registry
 from .marked import MARKS
 
-__all__ = ["add_rules"]
+__all__ = ["add_rules", "binding_of", "decline", "python_function", "rebound", "refuse"]
 
 ORIGIN: Final = __name__
 PACKAGE: Final = "tensorflow.python.eager.polymorphic_function"
@@ -31,12 +32,14 @@ PACKAGE: Final = "tensorflow.python.eager.polymorphic_function"
 #: What TensorFlow itself keeps in a Function; everything else in its dictionary is the user's.
 INTERNALS: Final = frozenset(
     {
-        "_lock", "_python_function", "_function_spec", "_function_type", "_default_values", "_function_cache", "_function_captures",
-        "_attributes", "_is_pure", "_shared_rendezvous", "_autograph", "_experimental_autograph_options", "_reduce_retracing",
-        "_jit_compile", "_created_variables", "_variable_creation_config", "_no_variable_creation_config", "_variable_creation_fn",
-        "_no_variable_creation_fn", "_descriptor_cache", "_name", "_key_for_call_stats", "_omit_frequent_tracing_warning",
-        "_concrete_variable_creation_fn", "_tf_decorator", "__name__", "__qualname__", "__module__", "__doc__", "__wrapped__",
-        "__original_wrapped__", "__signature__", "__self__", "_safepickle_instance",
+        "_lock", "_python_function", "_function_spec", "_function_type", "_default_values", "_function_cache",
+        "_function_captures", "_attributes", "_is_pure", "_shared_rendezvous", "_autograph",
+        "_experimental_autograph_options", "_reduce_retracing", "_jit_compile", "_created_variables",
+        "_variable_creation_config", "_no_variable_creation_config", "_variable_creation_fn",
+        "_no_variable_creation_fn", "_concrete_variable_creation_fn", "_descriptor_cache", "_name",
+        "_key_for_call_stats", "_omit_frequent_tracing_warning", "_tf_decorator", "__name__", "__qualname__",
+        "__module__", "__doc__", "__wrapped__", "__original_wrapped__", "__signature__", "__self__",
+        "_safepickle_instance",
     }
 )  # fmt: skip
 
@@ -44,12 +47,14 @@ INTERNALS: Final = frozenset(
 def add_rules(registry: Registry) -> None:
     """Enter the rules into the registry of built-in rules."""
     registry.add(
-        f"{PACKAGE}.polymorphic_function:Function", reduce_function, copy=copy_function, shallow=copy_function_once, with_pickler=True,
-        origin=ORIGIN, summary=("by name, else its Python function and options; graphs are dropped",
-                                "shared if named, else untraced; one bound to an instance is bound to the copy"),
+        f"{PACKAGE}.polymorphic_function:Function", reduce_function, copy=copy_function, shallow=copy_function_once,
+        with_pickler=True, origin=ORIGIN,
+        summary=("by name, else its Python function and options; graphs are dropped",
+                 "shared if named, else untraced; one bound to an instance is bound to the copy"),
     )  # fmt: skip
     registry.add(
-        f"{PACKAGE}.concrete_function:ConcreteFunction", reduce_concrete, copy=copy_concrete, shallow=SHARE, subclasses=True, origin=ORIGIN,
+        f"{PACKAGE}.concrete_function:ConcreteFunction", reduce_concrete, copy=copy_concrete, shallow=SHARE,
+        subclasses=True, origin=ORIGIN,
         summary=("by signature on its tf.function", "shared; of the copied tf.function if that is copied"),
     )  # fmt: skip
     registry.add(MARKS["_tf_decorator"], reduce_decorated, with_pickler=True, pickles_only=True, origin=ORIGIN)
@@ -65,27 +70,41 @@ def add_rules(registry: Registry) -> None:
 
 def add_refusals(registry: Registry) -> None:
     """Graphs and what is loaded as a graph."""
-    refused = "an error that says what to do"
-    traced = "the graph of a traced function belongs to its process: pickle the tf.function, which is traced again where it is loaded"
+    an_error = "an error that says what to do"
+    traced = (
+        "the graph of a traced function belongs to its process: pickle the tf.function, which is traced again where it "
+        "is loaded"
+    )
     for name in ("tensorflow.python.framework.func_graph:FuncGraph", f"{PACKAGE}.atomic_function:AtomicFunction"):
-        # Shared, so that the copier does not think that what a trace has captured is part of the object that holds the function.
-        registry.add(name, _refuse(traced), copy=SHARE, subclasses=True, origin=ORIGIN, summary=(refused, "shared"))
+        # Shared: else the copier takes what a trace has captured for a part of the object that holds the function.
+        registry.add(name, refuse(traced), copy=SHARE, subclasses=True, origin=ORIGIN, summary=(an_error, "shared"))
     for name, message in {
-        "tensorflow.python.framework.ops:Graph": "a graph belongs to its process: pickle the function that builds it, or graph.as_graph_def()",
-        "tensorflow.python.saved_model.function_deserialization:RestoredFunction":
-            "a function of a SavedModel has no Python code: pickle the path, and call tf.saved_model.load(path) where it is needed",
-    }.items():  # fmt: skip
-        registry.add(name, _refuse(message), subclasses=True, origin=ORIGIN, summary=(refused, refused))
+        "tensorflow.python.framework.ops:Graph": (
+            "a graph belongs to its process: pickle the function that builds it, or graph.as_graph_def()"
+        ),
+        "tensorflow.python.saved_model.function_deserialization:RestoredFunction": (
+            "a function of a SavedModel has no Python code: pickle the path, and call tf.saved_model.load(path) where "
+            "it is needed"
+        ),
+    }.items():
+        registry.add(name, refuse(message), subclasses=True, origin=ORIGIN, summary=(an_error, an_error))
 
 
-def _refuse(message: str) -> Any:
-    def refuse(obj: Any) -> Any:
-        raise PicklingError(f"cannot pickle a {type(obj).__qualname__}: {message}")
+def refuse(message: str) -> Callable[[Any], Any]:
+    """A reducer that raises an error which says what to do."""
 
-    return refuse
+    def reduce(obj: Any) -> Any:
+        raise PicklingError(f"cannot pickle a {type(obj).__name__}: {message}")
+
+    return reduce
 
 
-# -- pickling ----------------------------------------------------------------------------------------------------------------------
+def decline(obj: Any) -> Any:
+    """For a shallow copy: the standard library's way."""
+    return NotImplemented
+
+
+# -- pickling ----------------------------------------------------------------------------------------------------------
 
 
 def reduce_function(function: Any, pickler: Any) -> Any:
@@ -100,7 +119,7 @@ def reduce_function(function: Any, pickler: Any) -> Any:
             return reference.qualname  # a bare global, which loads without this package
         return restore.tf_function_by_name, tuple(reference)
     inner = python_function(function)
-    identity, stateless = (None, False) if pickler.canonical else identity_of(function, inner, pickler)
+    identity, stateless = identity_of(function, inner, pickler)
     state = function_state(function, inner)
     return restore.tf_function, (identity, stateless), state, None, None, restore.fill_tf_function
 
@@ -120,9 +139,9 @@ def function_state(function: Any, inner: Any) -> dict[str, Any]:
         },
         "attributes": _user_attributes(function, inner),
     }
-    if type(inner) is types.FunctionType and (inner.__defaults__ or inner.__kwdefaults__):
-        if references.find(inner, everywhere=False) is None:
-            state["defaults"] = (inner.__defaults__, inner.__kwdefaults__)
+    has_defaults = type(inner) is types.FunctionType and (inner.__defaults__ or inner.__kwdefaults__)
+    if has_defaults and references.find(inner, everywhere=False) is None:
+        state["defaults"] = (inner.__defaults__, inner.__kwdefaults__)
     return state
 
 
@@ -144,7 +163,7 @@ def python_function(function: Any) -> Any:
 
 
 def reduce_decorated(function: types.FunctionType, pickler: Any) -> Any:
-    """A plain function that wraps a ``tf.function`` (``tf.Module.with_name_scope``), without what TensorFlow copied over from that.
+    """A plain function that wraps a ``tf.function`` (``tf.Module.with_name_scope``), without the traces of that.
 
     TensorFlow's decorators copy the dictionary of what they wrap, with its lock and its traces.
     """
@@ -159,7 +178,7 @@ def reduce_decorated(function: types.FunctionType, pickler: Any) -> Any:
     return reduced
 
 
-# -- bound to an instance --------------------------------------------------------------------------------------------------------
+# -- bound to an instance ----------------------------------------------------------------------------------------------
 
 
 class Binding(NamedTuple):
@@ -178,7 +197,8 @@ def _target(wrapped: types.MethodType, function: Any) -> Any:
     instance = wrapped.__self__.target  # type: ignore[attr-defined]
     if instance is None:
         raise PicklingError(
-            f"cannot pickle the tf.function {function._name!r}: the instance whose method it is no longer exists; keep it, or pickle it along"
+            f"cannot pickle the tf.function {function._name!r}: the instance whose method it is no longer exists; keep "
+            "it, or pickle it along"
         )
     return instance
 
@@ -205,18 +225,25 @@ def _gives(attribute: Any, instance: Any, function: Any) -> bool:
     return table is not None and table.get(instance) is function
 
 
-# -- identity ----------------------------------------------------------------------------------------------------------------------
+# -- identity ----------------------------------------------------------------------------------------------------------
 
 
 def identity_of(function: Any, inner: Any, pickler: Any) -> tuple[str | None, bool]:
-    """The identity under which loading finds the living function at home, and whether it may be shared elsewhere too."""
-    if type(inner) is not types.FunctionType or any(holds_state(part, set()) for part in _held_by(inner)):
-        return None, False  # a method, a callable object or a closure over objects: it travels with those
-    stateless = not holds_state(inner, set())
-    if not stateless and not has_name_here(function):
+    """The identity under which loading finds the living function at home, and whether it may be shared elsewhere."""
+    if pickler.canonical or getattr(pickler.by_value, "long_chain", False):
         return None, False
-    # Made anew each time: what the function refers to may have changed, and then a worker needs the new one.
-    identity = f"{function.__module__}:{function._name}:{content_digest(function, pickler.registry)[:24]}"
+    try:
+        if type(inner) is not types.FunctionType or any(holds_state(part, set()) for part in function_parts(inner)):
+            return None, False  # a method, a callable object or a closure over objects: it travels with those
+        stateless = not holds_state(inner, set())
+        if not stateless and not has_name_here(function):
+            return None, False
+        # Made anew each time: what the function refers to may have changed, and then a worker needs the new one.
+        digest = content_digest(function, pickler.registry)
+    except RecursionError:
+        pickler.by_value.long_chain = True  # functions nested this deep go without identities
+        return None, False
+    identity = f"{function.__module__}:{function._name}:{digest[:24]}"
     known = restore.identities.identity_of(function)
     if known is None or not known.startswith(identity):
         known = restore.identities.remember(function, identity)
@@ -238,14 +265,16 @@ def has_name_here(function: Any) -> bool:
             return True
     except Exception:
         pass  # a local function
-    return any([value is function for value in list(references.static_vars(module).values())])
+    return any(value is function for value in list(references.static_vars(module).values()))
 
 
-_CONSTANT: Final = (type(None), bool, int, float, complex, str, bytes, type, range, types.ModuleType, types.BuiltinFunctionType)
+_CONSTANT: Final = (
+    type(None), bool, int, float, complex, str, bytes, type, range, types.ModuleType, types.BuiltinFunctionType
+)  # fmt: skip
 
 
 def holds_state(obj: Any, seen: set[int]) -> bool:
-    """Whether a function by value takes along something that can change: in its cells, its defaults or the globals it uses."""
+    """Whether a function by value takes along what can change: in its cells, its defaults or the globals it uses."""
     if isinstance(obj, _CONSTANT) or id(obj) in seen:
         return False
     seen.add(id(obj))
@@ -255,16 +284,11 @@ def holds_state(obj: Any, seen: set[int]) -> bool:
         if references.find(obj, everywhere=False) is not None:
             return False
         used = [obj.__globals__[name] for name in sources.global_names(obj.__code__) if name in obj.__globals__]
-        return any(holds_state(part, seen) for part in [*used, *_held_by(obj)])
+        return any(holds_state(part, seen) for part in [*used, *function_parts(obj)])
     inner = references.static_vars(obj).get("_python_function")
     if inner is not None:
         return references.find(obj) is None and holds_state(inner, seen)
     return not _is_tensorflow_constant(obj)
-
-
-def _held_by(function: types.FunctionType) -> list[Any]:
-    cells = [cell for cell in function.__closure__ or () if sources._is_set(cell)]
-    return [*(cell.cell_contents for cell in cells), *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
 
 
 def _is_tensorflow_constant(obj: Any) -> bool:
@@ -272,14 +296,15 @@ def _is_tensorflow_constant(obj: Any) -> bool:
 
     if isinstance(obj, (tf.DType, tf.TensorShape, tf.TypeSpec)):
         return True
-    return tf.is_tensor(obj) and hasattr(obj, "numpy") and isinstance(obj, tf.Tensor) and not isinstance(obj, tf.Variable)
+    return isinstance(obj, tf.Tensor) and hasattr(obj, "numpy") and not isinstance(obj, tf.Variable)
 
 
-# -- copying -----------------------------------------------------------------------------------------------------------------------
+# -- copying -----------------------------------------------------------------------------------------------------------
 
 
 def copy_function(function: Any, memo: dict[Any, Any]) -> Generator[Any, Any, Any]:
-    """An untraced one on the copy of its instance, or of what its closure holds; itself if it has a name and holds nothing that is copied."""
+    """An untraced one, on the copy of its instance or of what its closure holds; itself if it has a name and holds
+    nothing that is copied."""
     binding = binding_of(function)
     if binding is not None:
         instance = yield binding.instance
@@ -313,7 +338,7 @@ def rebound(function: Any, inner: Any) -> Any:
     return twin
 
 
-# -- concrete functions ---------------------------------------------------------------------------------------------------------------
+# -- concrete functions ------------------------------------------------------------------------------------------------
 
 
 def reduce_concrete(concrete: Any) -> tuple[Any, ...]:
@@ -338,8 +363,9 @@ def _recipe(concrete: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     owner = _traced_by(concrete)
     if owner is None:
         raise PicklingError(
-            f"cannot pickle the ConcreteFunction {concrete._func_graph.name!r}: the tf.function that it was traced from no longer exists. Keep that one, as in "
-            "self.step = tf.function(...); self.concrete = self.step.get_concrete_function(...), or pickle it instead"
+            f"cannot pickle the ConcreteFunction {concrete._func_graph.name!r}: the tf.function that it was traced "
+            "from no longer exists. Keep that one, as in self.step = tf.function(...); self.concrete = "
+            "self.step.get_concrete_function(...), or pickle it instead"
         )
     args, kwargs = concrete.structured_input_signature
     return owner, args, kwargs

@@ -11,6 +11,7 @@ is gone then. Metadata that means something in this process only (symbolic shape
 from __future__ import annotations
 
 import copy
+import copyreg
 import functools
 import io
 import types
@@ -35,6 +36,13 @@ ORIGIN: Final = __name__
 Memo = dict[Any, Any]
 
 
+#: Their own ``__deepcopy__`` forgets what else is copied in the same call.
+_COPIED_WITHOUT_MEMO: Final = tuple(
+    f"torch.ao.quantization.fx.graph_module:{name}GraphModule"
+    for name in ("Fused", "Observed", "ObservedStandalone", "Quantized")
+)
+
+
 def add_rules(registry: Registry) -> None:
     """Enter the rules into the registry of built-in rules."""
     registry.add(
@@ -43,7 +51,7 @@ def add_rules(registry: Registry) -> None:
     )  # fmt: skip
     registry.add(torch.fx.Node, reduce_node, shallow=_as_torch_does, with_pickler=True, origin=ORIGIN,
                  summary=("its graph and its place there", "of the copy of its graph"))  # fmt: skip
-    for target in (torch.fx.GraphModule, "torch.fx._lazy_graph_module:_LazyGraphModule"):
+    for target in (torch.fx.GraphModule, "torch.fx._lazy_graph_module:_LazyGraphModule", *_COPIED_WITHOUT_MEMO):
         registry.add(
             target, reduce_graph_module, copy=copy_graph_module, shallow=_as_torch_does, subclasses=True,
             origin=ORIGIN, summary=("its graph and all attributes", "independent, with all attributes"),
@@ -55,6 +63,9 @@ def add_rules(registry: Registry) -> None:
                  summary=("its mode, shape and device", "the same, of the same mode"))  # fmt: skip
     registry.add("torch._subclasses.fake_tensor:FakeTensorMode", reduce_fake_mode, copy=SHARE, origin=ORIGIN,
                  summary=("a fresh one", "shared"))  # fmt: skip
+    for name in ("NodeSource", "NodeSource.NodeInfo"):
+        registry.add(f"torch.fx.traceback:{name}", reduce_provenance, copy=_as_torch_copies, shallow=_as_torch_does,
+                     with_pickler=True, origin=ORIGIN, summary=("graphs numbered", "as `copy.deepcopy`"))  # fmt: skip
     for cls in (torch.SymInt, torch.SymFloat, torch.SymBool):
         registry.add(cls, refuse_symbol, copy=SHARE, origin=ORIGIN, summary=("error", "shared"))
     registry.add("torch.fx.experimental.symbolic_shapes:ShapeEnv", refuse_symbol, copy=SHARE, origin=ORIGIN,
@@ -200,6 +211,23 @@ def _copy_or_share(value: Any, memo: Memo) -> Any:
         return deepcopy(value, memo)
     except (PicklingError, RuntimeError, TypeError):
         return value
+
+
+#: For one run of a pickler: the number that an address of a graph gets, which means nothing elsewhere.
+_numbers: weakref.WeakKeyDictionary[Any, dict[int, int]] = weakref.WeakKeyDictionary()
+
+
+def reduce_provenance(source: Any, pickler: Any) -> Any:
+    """Where a node came from; torch tells graphs apart by their addresses, which differ from process to process."""
+    if pickler is None:
+        return NotImplemented
+    state = dict(static_vars(source))
+    if "graph_id" in state:
+        numbers = _numbers.setdefault(pickler.by_value, {})
+        state["graph_id"] = numbers.setdefault(state["graph_id"], len(numbers))
+    if "_dict" in state:
+        state["_dict"] = None  # a cache
+    return copyreg.__newobj__, (type(source),), state  # type: ignore[attr-defined]
 
 
 def reduce_fake_tensor(tensor: Any) -> tuple[Any, ...]:

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import ast
 import copy
+import hashlib
+import io
+import re
 import textwrap
 import types
+import zipfile
 from collections.abc import Generator, Iterator
 from typing import Any, Final
 
@@ -141,13 +145,41 @@ def _custom_operators(cpp_module: Any) -> list[Any]:
 
 def _archive(cpp_module: Any, module: Any) -> bytes:
     try:
-        return bytes(cpp_module.save_to_buffer())
+        return _in_stable_order(bytes(cpp_module.save_to_buffer()))
     except RuntimeError as error:
         reason = str(error).strip().partition("\n")[0]
         raise PicklingError(
             f"cannot pickle a scripted {getattr(module, 'original_name', 'function')}: torch cannot save its code "
             f"({reason}). Pickle the module that it was scripted from"
         ) from error
+
+
+_CONSTANTS: Final = re.compile(rb"(?:^  \w+ : Final\[.*\n)+", re.MULTILINE)
+
+
+def _in_stable_order(archive: bytes) -> bytes:
+    """The archive with the constants of each class sorted: torch writes them in the order of a set.
+
+    Nothing moves but the lines of neighbouring constants: what is said elsewhere about places in the text stays true.
+    """
+    source = zipfile.ZipFile(io.BytesIO(archive))
+    texts = {name: source.read(name) for name in source.namelist() if name.endswith(".py")}
+    if not any(map(_CONSTANTS.search, texts.values())):
+        return archive
+    sink, digest = io.BytesIO(), hashlib.sha256()
+    with zipfile.ZipFile(sink, "w", zipfile.ZIP_STORED) as target:
+        for entry in source.infolist():
+            name = entry.filename
+            data = _CONSTANTS.sub(_sorted_lines, texts[name]) if name in texts else source.read(entry)
+            if name.endswith("/.data/serialization_id"):
+                data = str(int.from_bytes(digest.digest()[:16], "big")).encode()  # torch makes it of the content too
+            digest.update(data)
+            target.writestr(zipfile.ZipInfo(name), data, entry.compress_type)
+    return sink.getvalue()
+
+
+def _sorted_lines(match: re.Match[bytes]) -> bytes:
+    return b"".join(sorted(match[0].splitlines(keepends=True)))
 
 
 def copy_script_module(module: Any, memo: Memo) -> Any:

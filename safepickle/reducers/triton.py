@@ -1,12 +1,13 @@
 """Rules for Triton: a kernel is code.
 
-- kernels of any kind and in any stack: by the name that leads to this very object, else by value with source; shared by copies
+- kernels of any kind and in any stack: by the name that leads to this very object, else by value with source; copies
+  share them
 - launchers (``kernel[grid]``) and bound methods (``kernel.run``): as kernel and grid, as kernel and name
-- ``triton.Config``: as its values
+- ``triton.Config`` and ``tl.constexpr``: as their values
 
-By value a kernel is made again by its constructor, from its function, text and options. What it has compiled, tuned or measured
-stays behind, and so do hooks that somebody added to it (``add_pre_run_hook``). It is never hashed nor asked for its
-``cache_key`` here: that would freeze the globals that it saw.
+By value a kernel is made again by its constructor, from its function, text and options. What it has compiled, tuned or
+measured stays behind, and so do hooks that somebody added to it (``add_pre_run_hook``). It is never hashed nor asked
+for its ``cache_key`` here: that would freeze the globals that it saw.
 
 Written for Triton 2.1 to 3.9: everything that changed in between is asked for, not assumed.
 """
@@ -22,16 +23,24 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from .. import restore, sources
-from ..digests import content_digest
 from ..errors import PicklingError
-from ..references import Reference, find, inner_function, static_vars
+from ..references import find, inner_function, static_vars, written_as_global
 from ..registry import Registry, Share
+from .kernels import current_identity, function_name
 
-__all__ = ["add_rules", "is_emptied", "reduce_config", "reduce_kernel", "reduce_launcher", "reduce_method"]
+__all__ = [
+    "add_rules",
+    "is_emptied",
+    "reduce_config",
+    "reduce_constexpr",
+    "reduce_kernel",
+    "reduce_launcher",
+    "reduce_method",
+]
 
 ORIGIN = __name__
 
-#: The classes that by value are made again, and what a pickle calls them. The first two are one kind: ``triton.jit`` chooses.
+#: The classes that by value are made again, and what a pickle calls them. ``triton.jit`` chooses between the first two.
 KINDS: Final = {
     ("triton.runtime.jit", "JITFunction"): "jit",
     ("triton.runtime.interpreter", "InterpretedFunction"): "jit",
@@ -42,7 +51,14 @@ KINDS: Final = {
 }
 
 #: Options of ``triton.jit`` that a kernel keeps under their own names.
-JIT_OPTIONS: Final = ("version", "do_not_specialize", "do_not_specialize_on_alignment", "debug", "noinline", "launch_metadata")
+JIT_OPTIONS: Final = (
+    "version",
+    "do_not_specialize",
+    "do_not_specialize_on_alignment",
+    "debug",
+    "noinline",
+    "launch_metadata",
+)
 
 
 def add_rules(registry: Registry) -> None:
@@ -54,18 +70,24 @@ def add_rules(registry: Registry) -> None:
         "triton.runtime.interpreter:InterpretedFunction",  # until Triton 3.4 no KernelInterface
     ):
         registry.add(
-            name, reduce_kernel, copy=Share(unless=is_emptied), subclasses=True, with_pickler=True, methods=reduce_method, only=_is_kernel_class,
+            name, reduce_kernel, copy=Share(unless=is_emptied), subclasses=True, with_pickler=True,
+            methods=reduce_method, only=_is_kernel_class,
             origin=ORIGIN, summary=summary,
         )  # fmt: skip
     registry.add("triton.runtime.autotuner:Config", reduce_config, origin=ORIGIN, summary=("its values", "its values"))
+    registry.add("triton.language.core:constexpr", reduce_constexpr, origin=ORIGIN, summary=("its value", "its value"))
     launchers = "triton.runtime.jit:KernelInterface.__getitem__.<locals>.<lambda>"
     registry.add_function(launchers, reduce_launcher, origin=ORIGIN, summary=("its kernel and grid", "shared"))
-    run = "triton.runtime.interpreter:InterpretedFunction.__init__.<locals>.run"  # an attribute of the instance until Triton 3.4
+    # Until Triton 3.4 an attribute of the instance.
+    run = "triton.runtime.interpreter:InterpretedFunction.__init__.<locals>.run"
     registry.add_function(run, reduce_local_run, origin=ORIGIN)
 
 
 def is_emptied(kernel: Any) -> bool:
-    """Whether the owner of a kernel took out its function, to pickle or copy what is left as any object (torch's Inductor does)."""
+    """Whether the owner of a kernel took out its function, to pickle or copy what is left as any object.
+
+    torch's Inductor does (``CachingAutotuner.prepare_for_pickle``).
+    """
     return static_vars(kernel).get("fn", kernel) is None
 
 
@@ -73,7 +95,7 @@ def _is_kernel_class(cls: type) -> bool:
     return cls.__name__ != "BoundConstexprFunction"  # made for each access; its parts go as any object's
 
 
-# -- by reference --------------------------------------------------------------------------------------------------------------
+# -- by reference ------------------------------------------------------------------------------------------------------
 
 
 def reduce_kernel(kernel: Any, pickler: Any) -> Any:
@@ -88,17 +110,9 @@ def reduce_kernel(kernel: Any, pickler: Any) -> Any:
     reference = find(kernel)
     if reference is None:
         return reduce_by_value(kernel, fields, pickler)
-    if _is_bare_global(reference, fields, pickler.protocol):
+    if written_as_global(reference, kernel, pickler.protocol):
         return reference.qualname
     return restore.kernel, tuple(reference)
-
-
-def _is_bare_global(reference: Reference, fields: dict[str, Any], protocol: int) -> bool:
-    """Whether the pickler can write the name as it is, without a call on loading; it looks in the module that the object names."""
-    name = reference.qualname
-    # Before protocol 4 a dotted name is written as a call of getattr, and a name outside ASCII not at all.
-    plain = protocol >= 4 or (name.isascii() and reference.module.isascii() and "." not in name)
-    return plain and not reference.path and fields.get("__module__") == reference.module
 
 
 def reduce_method(method: Any) -> Any:
@@ -126,46 +140,37 @@ def reduce_launcher(function: types.FunctionType) -> Any:
 
 
 def _cells(function: types.FunctionType) -> dict[str, Any]:
+    cells = function.__closure__ or ()
     try:
-        return {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ())}
+        return {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, cells, strict=True)}
     except ValueError:  # a cell that is still empty
         return {}
 
 
-# -- by value ------------------------------------------------------------------------------------------------------------------
+# -- by value ----------------------------------------------------------------------------------------------------------
 
 
-def reduce_by_value(kernel: Any, fields: dict[str, Any], pickler: Any) -> tuple[Any, ...]:
+def reduce_by_value(kernel: Any, fields: dict[str, Any], pickler: Any) -> Any:
     """The class, as one of a few kinds, and what its constructor needs."""
     cls = type(kernel)
     kind = KINDS.get((cls.__module__, cls.__qualname__))
+    if kind is None and inner_function(kernel) is None:
+        return NotImplemented  # nothing that Triton made is in it
     if kind is None:
         raise PicklingError(
-            f"cannot pickle the kernel {_name(kernel)}: no importable name leads to it, and only its own library can rebuild a "
-            f"{cls.__module__}.{cls.__qualname__}. Keep it under a name in a module, or register a reducer for that class"
+            f"cannot pickle the kernel {function_name(kernel)}: no importable name leads to it, and only its own "
+            f"library can rebuild a {cls.__module__}.{cls.__qualname__}. Keep it under a name in a module, or register "
+            "a reducer for that class"
         )
-    identity = _identity(kernel, pickler)
+    identity = current_identity(kernel, pickler)
     state: dict[str, Any] = {"identity": identity, "fn": fields["fn"], **dict(_WRITERS[kind](kernel, fields))}
     if "source" in state:
-        pickler.by_value.texts[id(fields["fn"])] = (fields["fn"], *state["source"], None if pickler.canonical else identity)
+        pickler.by_value.texts[id(fields["fn"])] = (
+            fields["fn"],
+            *state["source"],
+            None if pickler.canonical else identity,
+        )
     return restore.make_kernel, (identity, kind), state, None, None, restore.fill_kernel
-
-
-def _name(kernel: Any) -> str:
-    function = inner_function(kernel)
-    return f"{function.__module__}:{function.__qualname__}" if function is not None else f"of type {type(kernel).__qualname__}"
-
-
-def _identity(kernel: Any, pickler: Any) -> str:
-    """What makes two payloads one kernel: its name and a digest of all that it is made from, as that is now."""
-    name = _name(kernel)
-    if pickler.canonical:
-        return name
-    content = f"{name}:{content_digest(kernel, pickler.registry)[:24]}"
-    known = restore.identities.identity_of(kernel)
-    if known is not None and (known == content or known.startswith(f"{content}-")):
-        return known
-    return restore.identities.remember(kernel, content)
 
 
 def _jit_state(kernel: Any, fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -185,10 +190,12 @@ def _heuristics_state(kernel: Any, fields: dict[str, Any]) -> Iterator[tuple[str
 
 def _jit_options(kernel: Any, fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """The options of ``triton.jit`` that somebody gave."""
-    interpreted = fields.get("kwargs", static_vars(fields.get("rewriter")).get("kwargs"))  # InterpretedFunction, from 3.2 on
+    interpreted = fields.get(
+        "kwargs", static_vars(fields.get("rewriter")).get("kwargs")
+    )  # InterpretedFunction, from 3.2 on
     for name in JIT_OPTIONS:
         value = fields.get(name) if interpreted is None else interpreted.get(name)
-        if value is not None and not (isinstance(value, (list, tuple)) and not value):
+        if value is not None and not (isinstance(value, (list, tuple, set)) and not value):
             yield name, value
     shown = _own_repr(fields) if interpreted is None else interpreted.get("repr")
     if shown is not None:
@@ -200,18 +207,18 @@ def _own_repr(fields: dict[str, Any]) -> Any:
     if "_repr" in fields:
         return fields["_repr"]
     shown = fields.get("repr")
-    return _cells(shown).get("repr") if _is_made_by(shown, "JITFunction.__init__") else shown
+    return _cells(shown).get("repr") if shown is not None and _is_made_by(shown, "JITFunction.__init__") else shown
 
 
 def _is_made_by(value: Any, constructor: str) -> bool:
     return isinstance(value, types.FunctionType) and value.__qualname__.startswith(f"{constructor}.<locals>.")
 
 
-# -- text ------------------------------------------------------------------------------------------------------------------------
+# -- text --------------------------------------------------------------------------------------------------------------
 
 
 def _text_state(kernel: Any, fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The text that the kernel was made from, where it differs from what the constructor will find, and the globals that it needs."""
+    """The text that the kernel was made from, as far as the constructor will not find it, and the globals it needs."""
     function = fields["fn"]
     text = fields.get("_src", fields.get("src"))
     source = _source(function, fields)
@@ -219,7 +226,9 @@ def _text_state(kernel: Any, fields: dict[str, Any]) -> Iterator[tuple[str, Any]
     if sources.function_reference(function) is None:
         if source is not None:
             yield "source", (source, line)
-        hidden = {name: function.__globals__[name] for name in _hidden_names(function, text) if name in function.__globals__}
+        hidden = {
+            name: function.__globals__[name] for name in _hidden_names(function, text) if name in function.__globals__
+        }
         if hidden:
             yield "globals", hidden
         if fields.get("starting_line_number", line) != line:
@@ -270,7 +279,7 @@ def _global_symbols(table: symtable.SymbolTable) -> Iterator[str]:
         yield from _global_symbols(child)
 
 
-# -- tuners ------------------------------------------------------------------------------------------------------------------------
+# -- tuners ------------------------------------------------------------------------------------------------------------
 
 
 def _autotuner_state(kernel: Any, fields: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -322,3 +331,8 @@ _WRITERS: Final = {
 def reduce_config(config: Any) -> tuple[Any, ...]:
     """A configuration as its values, on top of what the version that loads it has by default."""
     return restore.make_config, (), dict(static_vars(config)), None, None, restore.fill_config
+
+
+def reduce_constexpr(constant: Any) -> tuple[Any, ...]:
+    """A constant as its value: the type beside it is not the same in each version."""
+    return restore.constexpr, (static_vars(constant)["value"],)

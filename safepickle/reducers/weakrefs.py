@@ -32,7 +32,7 @@ from ..reachability import reachable_ids
 from ..references import find
 from ..registry import SHARE, Registry
 from ..sources import ByValue
-from .parts import ORIGIN, added, bare
+from .parts import ORIGIN, added, bare, state_of
 
 __all__ = ["add_rules"]
 
@@ -260,14 +260,11 @@ def _may_share(call: Any, cls: type) -> bool:
     """Whether objects of a type are shared, or may share with their copies what they hold."""
     if call.is_shared_type(cls):
         return True
-    if call.registry.rules_for(cls, "copy") or cls.__module__.partition(".")[0] in sys.stdlib_module_names - {
-        "__main__"
-    }:
+    if call.registry.rules_for(cls, "copy") or cls.__module__.partition(".")[0] in sys.stdlib_module_names:
         return False
     ways = ("__deepcopy__", "__reduce_ex__", "__reduce__", "__getstate__")
-    return cls in copyreg.dispatch_table or any(
-        getattr(cls, way, None) is not getattr(object, way, None) for way in ways
-    )
+    own = any(getattr(cls, way, None) is not getattr(object, way, None) for way in ways)
+    return own or cls in copyreg.dispatch_table
 
 
 def _is_copied_on_trial(referent: Any, call: Any) -> bool:
@@ -300,18 +297,13 @@ def reduce_reference(reference: weakref.ref[Any], pickler: Any) -> tuple[Any, ..
     """A reference to the restored referent, or a dead one; with its callback and, for a subclass, its attributes."""
     referent, callback = weakref.ref.__call__(reference), reference.__callback__
     arguments = _target_and_callback(referent, callback, pickler)
-    attributes, slots = added(reference)
-    return restore.make_weak_reference, (type(reference), *arguments), _state(attributes, slots)
+    return restore.make_weak_reference, (type(reference), *arguments), state_of(reference)
 
 
 def _target_and_callback(referent: Any, callback: Any, pickler: Any) -> tuple[Any, ...]:
     if referent is None or not _survey(pickler).writes(referent, callback):
         return ((),)
     return ((referent,),) if callback is None else ((referent,), callback)
-
-
-def _state(attributes: dict[str, Any], slots: dict[str, Any]) -> Any:
-    return (attributes or None, slots) if slots else attributes or None
 
 
 def copy_reference(reference: weakref.ref[Any], memo: dict[Any, Any]) -> Steps:
@@ -324,10 +316,7 @@ def copy_reference(reference: weakref.ref[Any], memo: dict[Any, Any]) -> Steps:
         return reference
     callback = yield reference.__callback__
     made = restore.make_weak_reference(type(reference), (copied,), callback)
-    attributes, slots = added(reference)
-    if attributes or slots:
-        attributes, slots = (yield attributes), (yield slots)
-        restore.set_attributes(made, attributes, slots)
+    yield from _copy_attributes(reference, made)
     return made
 
 
@@ -335,11 +324,10 @@ def reduce_method(reference: weakref.WeakMethod[Any], pickler: Any) -> tuple[Any
     """As :func:`reduce_reference`: the referent is the owner of the method."""
     method, callback = reference(), _callback_of_method(reference)
     target: tuple[Any, ...] = ()
-    if method is not None and _survey(pickler).writes(method.__self__, (method.__func__, callback)):
-        target = (method.__func__, method.__self__)
-    attributes, slots = added(reference, _WEAK_METHOD)
+    if method is not None and _survey(pickler).writes(method.__self__, (method, callback)):
+        target = (method,)
     arguments = (type(reference), target) if callback is None or not target else (type(reference), target, callback)
-    return restore.make_weak_method, arguments, _state(attributes, slots)
+    return restore.make_weak_method, arguments, state_of(reference, _WEAK_METHOD)
 
 
 _WEAK_METHOD: Final = frozenset(weakref.WeakMethod.__slots__)
@@ -362,10 +350,8 @@ def copy_method(reference: weakref.WeakMethod[Any], memo: dict[Any, Any]) -> Ste
     if copied.__self__ is method.__self__:
         return reference
     callback = yield _callback_of_method(reference)
-    made = restore.make_weak_method(type(reference), (copied.__func__, copied.__self__), callback)
-    attributes, slots = added(reference, _WEAK_METHOD)
-    attributes, slots = (yield attributes), (yield slots)
-    restore.set_attributes(made, attributes, slots)
+    made = restore.make_weak_method(type(reference), (copied,), callback)
+    yield from _copy_attributes(reference, made, _WEAK_METHOD)
     return made
 
 
@@ -495,7 +481,7 @@ def _new(obj: Any, base: Any) -> Any:
     return made
 
 
-def _copy_attributes(obj: Any, made: Any, own: frozenset[str]) -> Steps:
+def _copy_attributes(obj: Any, made: Any, own: frozenset[str] = frozenset()) -> Steps:
     attributes, slots = added(obj, own)
     if attributes or slots:
         attributes, slots = (yield attributes), (yield slots)

@@ -8,6 +8,7 @@ its own, because it opens sockets and databases, with all four picklers in turn.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 from typing import Any
 
@@ -17,7 +18,8 @@ from tests.helpers import run_python
 
 __all__: list[str] = []
 
-pytest.importorskip("dill")
+if importlib.util.find_spec("dill") is None:  # not by importing it: that changes the standard library's pickler
+    pytest.skip("dill is not installed", allow_module_level=True)
 
 PROBE = """
 import warnings

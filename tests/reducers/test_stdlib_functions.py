@@ -345,3 +345,45 @@ def test_what_has_a_name_loads_without_safepickle() -> None:
     for obj in (doubled, size, functools.partial(doubled, 2)):
         assert b"safepickle" not in safepickle.dumps(obj)
         pickle.loads(safepickle.dumps(obj))
+
+
+# -- what holds the object that is copied -----------------------------------------------------------------------------
+
+
+class Model:
+    """Makes functions of its own methods."""
+
+    def __init__(self) -> None:
+        self.scale = 2
+        self.results: list[int] = []
+        self.cached = functools.lru_cache(maxsize=4)(self._scaled)
+        self.by_kind = functools.singledispatch(self._any)
+        self.by_kind.register(int, self._whole)
+        self.later = functools.cache(lambda x: self.scale * x)
+        add = self.results.append
+        self.note = lambda x: add(x)
+
+    def _scaled(self, x: int) -> int:
+        return self.scale * x
+
+    def _any(self, x: Any) -> str:
+        return f"any {self.scale}"
+
+    def _whole(self, x: int) -> str:
+        return f"whole {self.scale}"
+
+
+@every_way
+def test_functions_over_methods_of_an_object_are_those_of_the_new_one(way: Way) -> None:
+    model = Model()
+    assert (model.cached(1), model.later(1)) == (2, 2)
+    twin = way(model)
+    twin.scale = 5
+    assert (twin.cached(1), twin.later(1)) == (5, 5)
+    assert (twin.by_kind(""), twin.by_kind(1)) == ("any 5", "whole 5")
+    assert twin.cached.cache_parameters() == {"maxsize": 4, "typed": False}
+    twin.note(7)
+    assert twin.results == [7]
+    assert model.results == []
+    assert (model.cached(1), model.by_kind(1)) == (2, "whole 2")
+    assert model.cached.cache_info().hits == 1

@@ -604,3 +604,38 @@ def test_a_digest_depends_on_what_weak_containers_have() -> None:
 
     assert safepickle.digest(settings(4)) == safepickle.digest(settings(4))
     assert safepickle.digest(settings(4)) != safepickle.digest(settings(2))
+
+
+@every_way
+def test_a_weak_method_of_a_class_from_a_function(way: Way) -> None:
+    class Model:
+        scale = 2
+
+        def forward(self, x: int) -> int:
+            return self.scale * x
+
+    model: Any = Model()
+    model.hook = weakref.WeakMethod(model.forward)
+    twin = way(model)
+    twin.scale = 5
+    assert twin.hook()(3) == 15
+    assert model.hook()(3) == 6
+
+
+@every_way
+def test_closures_over_weak_references_call_the_new_object(way: Way) -> None:
+    model: Any = Node(v=1)
+    reference, proxy = weakref.ref(model), weakref.proxy(model)
+    group, table = weakref.WeakSet([model]), weakref.WeakValueDictionary(me=model)
+    model.calls = [
+        lambda: reference().v,
+        functools.partial(lambda ref: ref().v, reference),
+        lambda: proxy.v,
+        lambda ref=reference: ref().v,
+        lambda: next(iter(group)).v,
+        lambda: table["me"].v,
+    ]
+    calls, twin = way([model.calls, model])
+    twin.v = 99
+    assert [call() for call in calls] == [99] * 6
+    assert [call() for call in model.calls] == [1] * 6

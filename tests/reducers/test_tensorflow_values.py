@@ -1,4 +1,4 @@
-"""What TensorFlow programs hold besides functions: variables, tensors, lookup tables, datasets, modules, and what belongs to a process."""
+"""What TensorFlow programs hold besides functions: variables, tensors, tables, datasets, modules, singletons."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def refused(verb, obj, reason):
     assert reason in str(raised.value)
 
 
-# -- variables -----------------------------------------------------------------------------------------------------------------------
+# -- variables ---------------------------------------------------------------------------------------------------------
 
 
 def projected(value):
@@ -127,7 +127,7 @@ def test_a_variable_of_a_graph_is_an_error(verb):
     refused(verb, variable, "save a checkpoint")
 
 
-# -- tensors ------------------------------------------------------------------------------------------------------------------------
+# -- tensors -----------------------------------------------------------------------------------------------------------
 
 
 TENSORS = {
@@ -201,7 +201,7 @@ def test_a_generator_goes_on_with_the_same_numbers(way):
     assert not np.array_equal(new.normal([3]).numpy(), old.normal([3]).numpy()), "shares its state"
 
 
-# -- lookup tables --------------------------------------------------------------------------------------------------------------------
+# -- lookup tables -----------------------------------------------------------------------------------------------------
 
 
 def static_table():
@@ -289,7 +289,7 @@ def test_a_function_of_a_module_looks_up_in_the_table_of_the_copy(way):
     assert (new(word).numpy().tolist(), coder(word).numpy().tolist()) == ([6], [5])
 
 
-# -- datasets ------------------------------------------------------------------------------------------------------------------------
+# -- datasets ----------------------------------------------------------------------------------------------------------
 
 
 def table_of_numbers():
@@ -358,7 +358,8 @@ def test_a_dataset_that_calls_a_method_of_what_is_copied_is_an_error():
     class Stream:
         def __init__(self):
             self.length = 3
-            self.data = tf.data.Dataset.from_generator(self.items, output_signature=tf.TensorSpec([], tf.int32)).batch(2)
+            signature = tf.TensorSpec([], tf.int32)
+            self.data = tf.data.Dataset.from_generator(self.items, output_signature=signature).batch(2)
 
         def items(self):
             yield from range(self.length)
@@ -373,7 +374,7 @@ def test_an_iterator_is_an_error(verb):
     refused(verb, tf.data.Dataset.range(3).as_numpy_iterator(), "call iter(dataset)")
 
 
-# -- modules that track their attributes ----------------------------------------------------------------------------------------------
+# -- modules that track their attributes -------------------------------------------------------------------------------
 
 
 class Tracking(tf.Module):
@@ -423,7 +424,7 @@ def test_a_linear_operator_uses_its_own_variable(way):
     assert (new.matvec(ones).numpy().tolist(), old.matvec(ones).numpy().tolist()) == ([5.0, 6.0], [1.0, 2.0])
 
 
-# -- what belongs to a process ---------------------------------------------------------------------------------------------------------
+# -- what belongs to a process -----------------------------------------------------------------------------------------
 
 
 @every_way
@@ -441,9 +442,9 @@ def test_another_strategy_is_shared_by_a_copy_and_an_error_when_pickled():
     refused(safepickle.dumps, strategy, "make one where the object is used")
 
 
-@pytest.mark.parametrize("make", [lambda: tf.distribute.OneDeviceStrategy("CPU:0"), lambda: tf.distribute.MirroredStrategy(["CPU:0"])])
-def test_a_variable_of_a_strategy_is_pickled_as_a_plain_one(make):
-    strategy = make()
+@pytest.mark.parametrize("kind", [tf.distribute.OneDeviceStrategy, tf.distribute.MirroredStrategy])
+def test_a_variable_of_a_strategy_is_pickled_as_a_plain_one(kind):
+    strategy = kind("CPU:0") if kind is tf.distribute.OneDeviceStrategy else kind(["CPU:0"])
     with strategy.scope():
         old = tf.Variable(2.0, name="w")
     new = safepickle.loads(safepickle.dumps(old))
@@ -468,7 +469,7 @@ def test_a_queue_is_an_error(verb):
     refused(verb, tf.queue.FIFOQueue(3, [tf.float32]), "pickle its elements")
 
 
-# -- from a script to another process, and through torch ---------------------------------------------------------------------------------
+# -- from a script to another process, and through torch ---------------------------------------------------------------
 
 
 def test_values_are_used_in_a_fresh_process(tmp_path):
@@ -483,11 +484,13 @@ def test_values_are_used_in_a_fresh_process(tmp_path):
         generator.normal([2])
         obj = {
             "data": data, "elements": [(x.numpy().tolist(), y.numpy().tolist()) for x, y in data], "table": table,
-            "static": tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a"], [1]), -1), "generator": generator,
+            "static": tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a"], [1]), -1),
+            "generator": generator,
             "v": tf.Variable([[1.0]], shape=[None, 1], name="rows"), "ragged": tf.ragged.constant([[1], [2, 3]]),
             "strategy": tf.distribute.get_strategy(), "quantized": tf.bitcast(tf.constant([3], tf.int8), tf.qint8),
         }
-        obj["numbers"] = tf.random.Generator.from_state(generator.state.numpy(), generator.algorithm).normal([3]).numpy()
+        twin = tf.random.Generator.from_state(generator.state.numpy(), generator.algorithm)
+        obj["numbers"] = twin.normal([3]).numpy()
     """
     there = """
         import numpy as np

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import textwrap
 import time
 import warnings
 
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import safepickle
-from tests.helpers import fresh_load, run_python
+from tests.helpers import fresh_load, run_python, run_script
 
 from .torch_ways import assert_independent, every_torch_way, fill, saved
 
@@ -190,8 +191,13 @@ def test_quantized_graph_module_computes_the_same():
         prepared = prepare_fx(net, get_default_qconfig_mapping("fbgemm"), (x,))
         prepared(x)
         for module in (prepared, convert_fx(safepickle.deepcopy(prepared))):
-            for other in (safepickle.loads(safepickle.dumps(module)), safepickle.deepcopy(module), saved(module)):
+            module.note, next(iter(module.graph.nodes)).mark = [1], "input"
+            for way in (lambda obj: safepickle.loads(safepickle.dumps(obj)), safepickle.deepcopy, saved):
+                other, note = way((module, module.note))
                 assert torch.equal(other(x), module(x))
+                assert other.state_dict().keys() == module.state_dict().keys()
+                assert other.note is note and note is not module.note
+                assert next(iter(other.graph.nodes)).mark == "input"
 
 
 def test_large_graph_takes_time_in_proportion_to_its_size():
@@ -392,6 +398,36 @@ def test_graphs_of_a_script_work_in_a_new_process(tmp_path):
         tmp_path,
         loader="pickle",
     )
+
+
+def test_code_that_torch_made_is_equal_bytes_in_processes_with_other_hash_seeds(tmp_path):
+    script = tmp_path / "script.py"  # one file: TorchScript keeps the place of each line
+    script.write_text(textwrap.dedent("""
+        import hashlib, warnings
+        import safepickle, torch
+        warnings.simplefilter("ignore")
+        torch.manual_seed(0)
+
+        class Net(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.lin = torch.nn.Linear(3, 3)
+
+            def forward(self, x):
+                return torch.relu(self.lin(x))
+
+        @torch.library.custom_op("stable_ops::triple", mutates_args=())
+        def triple(x: torch.Tensor) -> torch.Tensor:
+            return x * 3
+
+        net, x = Net(), torch.ones(1, 3)
+        net.forward = torch.compile(net.forward, mode="max-autotune")
+        for thing in (net, torch.jit.script(Net()), torch.jit.trace(Net(), x), torch.fx.symbolic_trace(Net()), triple,
+                      torch.export.export(Net(), (x,)).module(), torch.compile(lambda x: x, dynamic=True)):
+            print(hashlib.sha256(safepickle.dumps(thing)).hexdigest())
+    """))
+    first, second = (run_script(script, env={"PYTHONHASHSEED": seed}) for seed in ("1", "2"))
+    assert first.split() == second.split() and len(first.split()) == 7
 
 
 def test_equal_graphs_are_equal_bytes():

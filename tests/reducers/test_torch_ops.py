@@ -60,7 +60,6 @@ NAMED = {
     "method": torch.Tensor.add,
     "dtype": torch.bfloat16,
     "autograd function": torch.autograd.grad,
-    "seeding": torch.manual_seed,
     "generated class": Thrice,
 }
 

@@ -1,4 +1,4 @@
-"""Do kernels that no name leads to arrive whole, run and compile where their source is gone, and stay one kernel at home?"""
+"""Do kernels that no name leads to arrive whole, run where their source is gone, and stay one kernel at home?"""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import safepickle
-from tests.helpers import REPOSITORY, fresh_load, run_python
+from tests.helpers import REPOSITORY, fresh_load, run_python, run_script
 
 triton = pytest.importorskip("triton")
 pytest.importorskip("torch")
@@ -23,7 +23,7 @@ pytest.importorskip("torch")
 from triton.runtime.jit import JITFunction  # noqa: E402
 
 from tests.fixtures.kernels import borrowed, classes, factories, generated, hidden, holders  # noqa: E402
-from tests.reducers.triton_support import MODES, compilations, compiled_ptx  # noqa: E402
+from tests.reducers.triton_support import MODES, compilations, compiled_ptx, needs_version  # noqa: E402
 
 PROTOCOLS = (2, 4, 5)
 
@@ -80,9 +80,12 @@ def test_kernels_that_differ_in_a_captured_value_only_are_told_apart(tmp_path: P
     code = f"""
         import pickle
         other = pickle.loads({data[1]!r})
-        print(obj is other, obj.cache_key == other.cache_key, obj is pickle.loads({data[0]!r}))
+        print(obj is other, obj is pickle.loads({data[0]!r}))
+        for kernel in (obj, other):
+            times = [cell.cell_contents for cell in kernel.fn.__closure__ if hasattr(cell.cell_contents, "fn")][0]
+            print([cell.cell_contents.value for cell in times.fn.__closure__ if hasattr(cell.cell_contents, "value")])
     """
-    assert fresh_load(data[0], code, tmp_path) == "False False True\n"
+    assert fresh_load(data[0], code, tmp_path) == "False True\n[2]\n[3]\n"
 
 
 def test_the_function_of_a_living_kernel_comes_back_with_it_as_itself() -> None:
@@ -250,9 +253,50 @@ def test_a_kernel_and_its_function_are_one_whichever_comes_first(tmp_path: Path)
     assert fresh_load(data, f"print(obj[1].fn is obj[0], obj[1].cache_key == {key!r})", tmp_path) == "True True\n"
 
 
+SCRIPT = """
+import multiprocessing, sys
+import triton, triton.language as tl
+import safepickle
+
+FACTOR = tl.constexpr(int(sys.argv[1]))
+
+@triton.jit
+def helper(v):
+    return v * FACTOR
+
+@triton.autotune([triton.Config({"BLOCK": 16}, pre_hook=lambda args: None)], key=["n"])
+@triton.jit
+def mine(x_ptr, n, BLOCK: tl.constexpr):
+    tl.store(x_ptr, helper(n))
+
+def is_mine(data):
+    kernel, inner = safepickle.loads(data)
+    return kernel is mine, inner is mine.fn, mine.fn.hash is None
+
+if __name__ == "__main__":
+    if sys.argv[2] == "write":
+        with open("mine.pkl", "wb") as file:
+            file.write(safepickle.dumps([mine, mine.fn]))
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            print(pool.apply(is_mine, (safepickle.dumps([mine, mine.fn]),)))
+    else:
+        with open("mine.pkl", "rb") as file:
+            print(is_mine(file.read()))
+"""
+
+
+def test_where_the_same_script_runs_its_kernels_are_the_script_s_own(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    assert run_script(script, args=["3", "write"]) == "(True, True, True)\n"
+    assert run_script(script, args=["3", "read"]) == "(True, True, True)\n"
+    assert run_script(script, args=["4", "read"]) == "(False, False, True)\n"
+
+
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
+@needs_version(3, 4)
 def test_the_options_of_jit_travel(tmp_path: Path) -> None:
     @triton.jit(
         version=3,
@@ -276,6 +320,7 @@ def test_the_options_of_jit_travel(tmp_path: Path) -> None:
     )
 
 
+@needs_version(3, 6)
 def test_what_was_compiled_and_hooks_that_were_added_stay_behind(tmp_path: Path) -> None:
     kernel = factories.make_scaled(97)
     kernel.add_pre_run_hook(lambda *args, **kwargs: None)
@@ -289,38 +334,50 @@ def make_full_tuner() -> Any:
     hooks: list[str] = []
 
     @triton.autotune(
-        [triton.Config({"BLOCK": 16}, num_warps=2, num_stages=4, maxnreg=64, pre_hook=lambda args: hooks.append("config"))],
+        [
+            triton.Config(
+                {"BLOCK": 16}, num_warps=2, num_stages=4, maxnreg=64, pre_hook=lambda args: hooks.append("config")
+            )
+        ],
         key=["n"],
         reset_to_zero=["o_ptr"],
         restore_value=["x_ptr"],
         pre_hook=lambda args, reset_only=False: hooks.append("pre"),
         post_hook=lambda args, exception: hooks.append("post"),
-        prune_configs_by={"perf_model": lambda **kwargs: 1.0, "top_k": 1, "early_config_prune": lambda configs, *_, **__: configs},
+        prune_configs_by={
+            "perf_model": lambda **kwargs: 1.0,
+            "top_k": 1,
+            "early_config_prune": lambda configs, *_, **__: configs,
+        },
         do_bench=lambda call, quantiles: [7.0, 7.0, 7.0],
         cache_results=True,
     )
     @triton.jit
-    def full(x_ptr, o_ptr, n, BLOCK: "tl.constexpr"):  # type: ignore[name-defined] # noqa: F821
+    def full(x_ptr, o_ptr, n, BLOCK: triton.language.constexpr):
         return
 
     return full
 
 
+@needs_version(3, 4)
 def test_the_options_of_autotune_travel(tmp_path: Path) -> None:
     code = """
         config = obj.configs[0]
-        print(config.kwargs, config.num_warps, config.num_stages, config.maxnreg, obj.keys, obj.reset_to_zero, obj.restore_value)
+        print(config.kwargs, config.num_warps, config.num_stages, config.maxnreg)
+        print(obj.keys, obj.reset_to_zero, obj.restore_value)
         obj.pre_hook({}), obj.post_hook({}, None), config.pre_hook({})
         print(obj.pre_hook.__closure__[0].cell_contents, obj.user_defined_pre_hook, obj.user_defined_post_hook)
-        print(obj.do_bench(None, None), obj.perf_model(), obj.configs_top_k, obj.early_config_prune([1], {}), obj.cache_results)
+        print(obj.do_bench(None, None), obj.cache_results)
+        print(obj.perf_model(), obj.configs_top_k, obj.early_config_prune([1], {}))
     """
     assert fresh_load(safepickle.dumps(make_full_tuner()), code, tmp_path) == (
-        "{'BLOCK': 16} 2 4 64 ['n'] ['o_ptr'] ['x_ptr']\n"
+        "{'BLOCK': 16} 2 4 64\n['n'] ['o_ptr'] ['x_ptr']\n"
         "['pre', 'post', 'config'] True True\n"
-        "[7.0, 7.0, 7.0] 1.0 1 [1] True\n"
+        "[7.0, 7.0, 7.0] True\n1.0 1 [1]\n"
     )
 
 
+@needs_version(3, 2)
 def test_hooks_that_the_tuner_made_itself_work_on_the_restored_tuner(tmp_path: Path) -> None:
     tuned, _ = factories.make_tuned([])
     assert not tuned.user_defined_pre_hook
@@ -335,6 +392,7 @@ def test_hooks_that_the_tuner_made_itself_work_on_the_restored_tuner(tmp_path: P
     assert fresh_load(safepickle.dumps(tuned), code, tmp_path) == "[1.0, 1.0] True\n"
 
 
+@needs_version(3, 4)
 @pytest.mark.filterwarnings("ignore:warmup, rep, and use_cuda_graph")
 def test_a_benchmark_that_the_tuner_made_from_its_options_is_made_again(tmp_path: Path) -> None:
     plain = factories.make_scaled(103)
@@ -344,9 +402,12 @@ def test_a_benchmark_that_the_tuner_made_from_its_options_is_made_again(tmp_path
         print(obj.num_warmups, obj.num_reps, made["warmup"], made["rep"])
     """
     data = safepickle.dumps(tuned)
-    assert fresh_load(data, code, tmp_path, env={"PYTHONWARNINGS": "error::DeprecationWarning:safepickle"}) == "3 5 3 5\n"
+    assert (
+        fresh_load(data, code, tmp_path, env={"PYTHONWARNINGS": "error::DeprecationWarning:safepickle"}) == "3 5 3 5\n"
+    )
 
 
+@needs_version(3, 6)
 def test_gluon_and_constexpr_functions_keep_their_classes(tmp_path: Path) -> None:
     gluon = pytest.importorskip("triton.experimental.gluon")
 
@@ -366,7 +427,9 @@ def test_gluon_and_constexpr_functions_keep_their_classes(tmp_path: Path) -> Non
 def test_a_name_that_somebody_gave_the_kernel_travels(tmp_path: Path) -> None:
     kernel = factories.make_scaled(107)
     kernel.__name__ = kernel.__qualname__ = "nice_name"
-    assert fresh_load(safepickle.dumps(kernel), "print(obj.__name__, obj.fn.__name__)", tmp_path) == "nice_name scaled\n"
+    assert (
+        fresh_load(safepickle.dumps(kernel), "print(obj.__name__, obj.fn.__name__)", tmp_path) == "nice_name scaled\n"
+    )
 
 
 # -- what cannot go ----------------------------------------------------------------------------------------------------
@@ -377,6 +440,11 @@ def test_a_kernel_of_a_library_s_own_class_is_refused_by_value_with_its_name() -
     with pytest.raises(pickle.PicklingError, match=r"local_entry\.<locals>\.hidden.*LibEntry"):
         safepickle.dumps({"deep": [kernel]})
     assert safepickle.deepcopy([kernel])[0] is kernel
+
+
+def test_a_library_s_own_class_without_a_function_of_triton_goes_as_any_object(tmp_path: Path) -> None:
+    code = "print(obj.size, obj[(2,)]())"
+    assert fresh_load(safepickle.dumps(holders.Sized(5)), code, tmp_path) == "5 (5, (2,))\n"
 
 
 def test_a_kind_that_this_version_of_triton_lacks_is_named() -> None:
@@ -412,17 +480,21 @@ def _arguments() -> tuple[Any, Any]:
     return torch.float32, torch.float32
 
 
+@needs_version(3, 6)
 def test_it_compiles_where_the_source_is_gone(tmp_path: Path) -> None:
     kernels = {kind: kernel for kind, kernel in local_kernels(tmp_path).items() if isinstance(kernel, JITFunction)}
     tuned, _ = factories.make_tuned([])
-    payload = {**{k: v for k, v in kernels.items() if v.arg_names == ["x_ptr", "o_ptr", "n", "BLOCK"]}, "a tuned kernel": tuned.fn}
+    payload = {
+        **{k: v for k, v in kernels.items() if v.arg_names == ["x_ptr", "o_ptr", "n", "BLOCK"]},
+        "a tuned kernel": tuned.fn,
+    }
     assert len(payload) >= 9
     code = """
         import torch
         from tests.reducers.triton_support import compiled_ptx
         for kind, kernel in obj.items():
-            ptx = compiled_ptx(kernel, torch.float32, torch.float32, 8, BLOCK=16) if "tuned" not in kind else compiled_ptx(
-                kernel.fn, torch.float32, torch.float32, 8, EVEN=True, BLOCK=16)
+            kernel, more = (kernel.fn, {"EVEN": True}) if "tuned" in kind else (kernel, {})
+            ptx = compiled_ptx(kernel, torch.float32, torch.float32, 8, BLOCK=16, **more)
             assert "st.global" in ptx, kind
         print(len(obj))
     """
@@ -430,6 +502,7 @@ def test_it_compiles_where_the_source_is_gone(tmp_path: Path) -> None:
     assert printed == f"{len(payload)}\n"
 
 
+@needs_version(3, 6)
 def test_a_kernel_that_was_compiled_here_is_read_from_disk_there(tmp_path: Path) -> None:
     kernel, other = factories.make_scaled(113), generated.from_text_whose_lines_are_gone(127)
     for one in (kernel, other):
@@ -445,11 +518,16 @@ def test_a_kernel_that_was_compiled_here_is_read_from_disk_there(tmp_path: Path)
     assert fresh_load(safepickle.dumps([kernel, other]), code, tmp_path) == "['read scaled', 'read generated']\n"
 
 
+@needs_version(3, 6)
 def test_nothing_is_compiled_again_after_copying_or_loading_at_home() -> None:
     kernel = factories.make_scaled(131)
     compiled_ptx(kernel, *_arguments(), 8, BLOCK=16)
     with compilations() as done:
-        for again in (safepickle.deepcopy([kernel])[0], safepickle.copy(kernel), safepickle.loads(safepickle.dumps(kernel))):
+        for again in (
+            safepickle.deepcopy([kernel])[0],
+            safepickle.copy(kernel),
+            safepickle.loads(safepickle.dumps(kernel)),
+        ):
             compiled_ptx(again, *_arguments(), 8, BLOCK=16)
     assert done == []
 

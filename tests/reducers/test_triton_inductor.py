@@ -1,4 +1,4 @@
-"""torch's Inductor takes the function out of its kernels before it pickles or copies them: does it still get what it expects?"""
+"""torch's Inductor takes the function out of its kernels before it pickles or copies them: does that still work?"""
 
 from __future__ import annotations
 
@@ -31,7 +31,12 @@ def tuner() -> Any:
         size_hints={"x": 16},
         filename=__file__,
         triton_meta={"signature": signature, "device": device, "constants": {}, "configs": [{}]},
-        inductor_meta={"grid_type": "Grid1D", "kernel_name": "triton_poi_fused_0", "mutated_arg_names": [], "backend_hash": "0"},
+        inductor_meta={
+            "grid_type": "Grid1D",
+            "kernel_name": "triton_poi_fused_0",
+            "mutated_arg_names": [],
+            "backend_hash": "0",
+        },
         min_elem_per_thread=0,
     )
     return decorate(factories.make_generated())

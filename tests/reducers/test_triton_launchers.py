@@ -1,4 +1,4 @@
-"""What hangs on a kernel: launchers, partials, bound methods, configurations, and the objects of users that hold them all."""
+"""What hangs on a kernel: launchers, partials, bound methods, configurations, and objects that hold them all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ PROTOCOLS = (2, 4, 5)
 
 
 def cells(function: Any) -> dict[str, Any]:
-    return {name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True)}
+    return {
+        name: cell.cell_contents for name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True)
+    }
 
 
 # -- launchers ---------------------------------------------------------------------------------------------------------
@@ -145,7 +147,9 @@ def test_only_methods_of_the_kernel_itself_are_bound() -> None:
 def test_a_partial_of_a_kernel_keeps_it(protocol: int) -> None:
     part = functools.partial(tuned.scale, BLOCK=16)
     nested = functools.partial(part, num_warps=2)
-    loaded, deeper, run = pickle.loads(safepickle.dumps([part, nested, functools.partial(tuned.stacked.run, grid=(1,))], protocol))
+    loaded, deeper, run = pickle.loads(
+        safepickle.dumps([part, nested, functools.partial(tuned.stacked.run, grid=(1,))], protocol)
+    )
     assert loaded.func is tuned.scale and loaded.keywords == {"BLOCK": 16}
     assert deeper.func is tuned.scale and deeper.keywords == {"BLOCK": 16, "num_warps": 2}
     assert run.func == tuned.stacked.run and run.keywords == {"grid": (1,)}
@@ -163,7 +167,9 @@ def test_a_copied_partial_shares_the_kernel_and_copies_its_arguments() -> None:
 
 
 def make_config() -> Any:
-    config = triton.Config({"BLOCK": 32, "SHAPES": [1, 2]}, num_warps=2, num_stages=5, num_ctas=2, maxnreg=96, pre_hook=tuned.keep_small)
+    config = triton.Config(
+        {"BLOCK": 32, "SHAPES": [1, 2]}, num_warps=2, num_stages=5, num_ctas=2, maxnreg=96, pre_hook=tuned.keep_small
+    )
     config.found_by_search = True  # torch's Inductor adds attributes of its own
     return config
 
@@ -198,6 +204,18 @@ def test_a_configuration_from_another_version_gets_this_version_s_defaults() -> 
         restore.fill_config(tuned, {})
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_constant_comes_back_with_its_value_and_type(protocol: int) -> None:
+    import triton.language as tl
+
+    for value in (3, 1.5, True, None, "text", tl.float32, tuned.scale):
+        constant = tl.constexpr(value)
+        for twin in (pickle.loads(safepickle.dumps(constant, protocol)), safepickle.deepcopy(constant)):
+            assert type(twin) is tl.constexpr
+            assert twin.value is value or twin.value == value
+            assert vars(twin).keys() == vars(constant).keys()
+
+
 # -- objects that hold kernels -----------------------------------------------------------------------------------------
 
 
@@ -230,7 +248,11 @@ class Engine:
         ]  # fmt: skip
 
 
-@pytest.mark.parametrize("make", [lambda: tuned.stacked, lambda: tuned.scale, lambda: factories.make_scaled(5)], ids=["stack", "plain", "local"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda: tuned.stacked, lambda: tuned.scale, lambda: factories.make_scaled(5)],
+    ids=["stack", "plain", "local"],
+)
 def test_an_object_full_of_kernels_keeps_one_kernel_everywhere(make: Any) -> None:
     kernel = make()
     engine = Engine(kernel)

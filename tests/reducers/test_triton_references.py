@@ -25,7 +25,6 @@ pytest.importorskip("torch")
 
 from tests.fixtures import pathed, shadowed  # noqa: E402
 from tests.fixtures.kernels import (  # noqa: E402
-    borrowed,
     classes,
     conditional,
     containers,
@@ -212,7 +211,9 @@ def test_compiled_kernels_by_name_load_where_kernels_are_interpreted_and_the_oth
         run_python(WRITE, cwd=tmp_path, env=MODES[write])
         verdicts = json.loads(run_python(CHECK, cwd=tmp_path, env=MODES[read]))
         assert len(verdicts) > 40
-        assert {kind: verdict for kind, verdict in verdicts.items() if verdict != "same" and kind not in COMPILED_ONLY} == {}
+        assert {
+            kind: verdict for kind, verdict in verdicts.items() if verdict != "same" and kind not in COMPILED_ONLY
+        } == {}
 
 
 # -- the shortest form -------------------------------------------------------------------------------------------------
@@ -220,7 +221,11 @@ def test_compiled_kernels_by_name_load_where_kernels_are_interpreted_and_the_oth
 
 def test_a_kernel_of_a_module_is_written_as_a_bare_global() -> None:
     data = safepickle.dumps(tuned.scale, 4)
-    assert [(op.name, argument) for op, argument, _ in pickletools.genops(data) if argument is not None and op.name != "PROTO"] == [
+    assert [
+        (op.name, argument)
+        for op, argument, _ in pickletools.genops(data)
+        if argument is not None and op.name != "PROTO"
+    ] == [
         ("FRAME", len(data) - 11),
         ("SHORT_BINUNICODE", "tests.fixtures.kernels.tuned"),
         ("SHORT_BINUNICODE", "scale"),
@@ -228,7 +233,9 @@ def test_a_kernel_of_a_module_is_written_as_a_bare_global() -> None:
     assert safepickle.dumps(tuned.scale, 2) == b"\x80\x02ctests.fixtures.kernels.tuned\nscale\nq\x00."
 
 
-def test_the_pickle_of_a_kernel_in_a_short_module_has_about_34_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pickle_of_a_kernel_in_a_short_module_has_about_34_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "kmod.py").write_text(
         "import triton, triton.language as tl\n@triton.jit\ndef add_kernel(x_ptr, n):\n    tl.store(x_ptr, n)\n"
     )
@@ -248,6 +255,8 @@ def test_the_pickle_of_a_kernel_in_a_short_module_has_about_34_bytes(tmp_path: P
 def test_weights_only_loading_accepts_a_kernel_that_was_declared_safe() -> None:
     import torch
 
+    if not hasattr(tuned.scale, "__qualname__"):
+        pytest.skip("torch asks for it, and kernels have it from Triton 3.4 on")
     file = io.BytesIO()
     torch.save({"weight": torch.ones(2), "kernel": tuned.scale}, file, pickle_module=safepickle)
     file.seek(0)
@@ -325,6 +334,8 @@ def test_gluon_kernels_on_triton_s_own_functions_are_found_where_gluon_has_them(
     gluon = pytest.importorskip("triton.experimental.gluon.language")
     import triton.language as tl
 
+    if not hasattr(gluon, "cdiv"):
+        pytest.skip("this version of Triton makes none")
     assert type(gluon.cdiv) is not type(tl.cdiv)
     for protocol in PROTOCOLS:
         assert pickle.loads(safepickle.dumps(gluon.cdiv, protocol)) is gluon.cdiv
@@ -366,7 +377,9 @@ def test_a_module_that_its_package_made_importable_is_named_by_the_error_where_i
     data = safepickle.dumps(triton.heuristics({})(ops.vendored).fn, 4)
     held = safepickle.dumps({"launch": ops.vendored[(1,)], "kernel": ops.vendored.fn}, 4)
     assert pickle.loads(data) is ops.vendored
-    printed = fresh_load(safepickle.dumps(None), f"import tests.fixtures.pathed, pickle\nprint(pickle.loads({data!r}))", tmp_path)
+    printed = fresh_load(
+        safepickle.dumps(None), f"import tests.fixtures.pathed, pickle\nprint(pickle.loads({data!r}))", tmp_path
+    )
     assert "vendored" in printed
     printed = fresh_load(
         safepickle.dumps(None),
@@ -418,7 +431,7 @@ def test_a_kernel_with_two_bodies_is_the_one_of_the_reading_process(tmp_path: Pa
 def test_a_reference_to_a_kernel_loads_nothing_but_kernels(module: str, qualname: str, path: tuple[str, ...]) -> None:
     from safepickle import restore
 
-    with pytest.raises(pickle.UnpicklingError, match="no Triton kernel|has no attribute"):
+    with pytest.raises(pickle.UnpicklingError, match=r"no Triton kernel|has no attribute"):
         restore.kernel(module, qualname, path)
 
 

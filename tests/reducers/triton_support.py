@@ -6,10 +6,22 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["MODES", "compiled_ptx", "compilations", "stub_driver"]
+import pytest
+
+__all__ = ["MODES", "compilations", "compiled_ptx", "needs_version", "stub_driver"]
 
 #: The two ways in which Triton makes kernels, as changes to a child's environment.
 MODES = {"compiler": {"TRITON_INTERPRET": None}, "interpreter": {"TRITON_INTERPRET": "1"}}
+
+
+def needs_version(*version: int) -> pytest.MarkDecorator:
+    """A test of what Triton itself can do, or has options for, from this version on."""
+    try:
+        from triton import __version__
+    except ImportError:
+        return pytest.mark.skip
+    installed = tuple(int(part) for part in __version__.split(".")[:2])
+    return pytest.mark.skipif(installed < version, reason=f"Triton {__version__} cannot do this")
 
 
 class StubDriver:
@@ -43,12 +55,12 @@ def stub_driver() -> Iterator[None]:
     """Triton compiles for sm_90 within this block."""
     from triton.runtime import driver
 
-    before = driver._active
+    before = dict(vars(driver))
     driver.set_active(StubDriver())
     try:
         yield
     finally:
-        driver._active = before
+        vars(driver).update(before)
 
 
 def compiled_ptx(kernel: Any, *arguments: Any, **constants: Any) -> str:
@@ -62,8 +74,10 @@ def compiled_ptx(kernel: Any, *arguments: Any, **constants: Any) -> str:
 
 @contextlib.contextmanager
 def compilations() -> Iterator[list[str]]:
-    """What Triton does for kernels that were not launched before, within this block: ``"compiled <name>"``, or ``"read <name>"``
-    where its cache on disk has the result."""
+    """What Triton does within this block for kernels that were not launched before.
+
+    ``"compiled <name>"``, or ``"read <name>"`` where its cache on disk has the result.
+    """
     from triton import knobs
 
     done: list[str] = []
