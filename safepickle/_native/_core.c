@@ -968,6 +968,11 @@ copy_set(Run *run, PyObject *x, int frozen)
             PyList_SetItem(items, i, copied);
         }
     }
+    PyObject *known = memo_get(run, x); /* an item may have led back to the set, which is then finished already */
+    if (known != NULL || PyErr_Occurred()) {
+        Py_DECREF(items);
+        return Py_XNewRef(known);
+    }
     if (!simple && python_begins(run) < 0) { /* the items' __hash__ and __eq__ may be Python code */
         Py_DECREF(items);
         return NULL;
@@ -1189,9 +1194,10 @@ copy_args(Run *run, PyObject *args)
     return copies;
 }
 
-/* func(*args) of a reduce value, the arguments copied. */
+/* func(*args) of a reduce value, the arguments copied. As with a tuple, one may have led back to x: then `finished` becomes 1, and the copy
+ * that was made there is returned. */
 static PyObject *
-call_with_copies(Run *run, PyObject *func, PyObject *args)
+call_with_copies(Run *run, PyObject *x, PyObject *func, PyObject *args, int *finished)
 {
     PyObject *copies;
     if (PyTuple_CheckExact(args)) {
@@ -1206,8 +1212,18 @@ call_with_copies(Run *run, PyObject *func, PyObject *args)
         copies = fixed == NULL ? NULL : copy_args(run, fixed);
         Py_XDECREF(fixed);
     }
-    PyObject *y = copies == NULL ? NULL : PyObject_Call(func, copies, NULL);
-    Py_XDECREF(copies);
+    PyObject *y = NULL;
+    if (copies != NULL) {
+        y = PyTuple_GET_SIZE(copies) ? memo_get(run, x) : NULL;
+        if (y != NULL) {
+            *finished = 1;
+            Py_INCREF(y);
+        }
+        else if (!PyErr_Occurred()) {
+            y = PyObject_Call(func, copies, NULL);
+        }
+        Py_DECREF(copies);
+    }
     return y;
 }
 
@@ -1308,7 +1324,12 @@ reconstruct(Run *run, PyObject *x, PyObject *reduced)
     }
     Py_ssize_t size = PyTuple_GET_SIZE(parts);
 #define PART(i) (size > (i) && PyTuple_GET_ITEM(parts, (i)) != Py_None ? PyTuple_GET_ITEM(parts, (i)) : NULL)
-    PyObject *y = call_with_copies(run, PyTuple_GET_ITEM(parts, 0), PyTuple_GET_ITEM(parts, 1));
+    int finished = 0;
+    PyObject *y = call_with_copies(run, x, PyTuple_GET_ITEM(parts, 0), PyTuple_GET_ITEM(parts, 1), &finished);
+    if (finished) {
+        Py_DECREF(parts);
+        return y;
+    }
     if (y == NULL || memo_set(run, x, y, 0) < 0) {
         goto failed;
     }
