@@ -3,6 +3,7 @@
 #   make demo    the main job: a model with kernels, pickled and copied     (python -m safepickle demo)
 #   make test    the whole suite, then its core part on each other Python that is found
 #   make lint    ruff          make types   mypy, strict
+#   make sanitize  the C core's tests once more, built with the address and undefined behaviour sanitizers
 #   make bench   the benchmarks, into benchmarks/results/
 #   make clean   removes the environments and what was built
 #
@@ -26,7 +27,7 @@ BIN := $(VENV)/bin
 # Errors are shown; progress and advice are not.
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) $(PIP_ARGS)
 
-.PHONY: help demo test test-all test-core lint types check bench clean venv
+.PHONY: help demo test test-all test-core sanitize lint types check bench clean venv
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -34,7 +35,7 @@ help:
 # -- environments ------------------------------------------------------------------------------------------------------
 
 # Not `.[all]`: the extra `tensorflow` asks for the distribution with GPU support, several times the size.
-$(VENV)/installed: pyproject.toml $(CONSTRAINTS)
+$(VENV)/installed: pyproject.toml setup.py safepickle/_native/_core.c $(CONSTRAINTS)
 	@echo "setting up $(VENV) with torch, triton and tensorflow (once; some minutes)"
 	rm -rf $(VENV)
 	"$(PYTHON)" -m venv $(VENV)
@@ -55,9 +56,13 @@ test: test-all test-core
 test-all: $(VENV)/installed
 	@echo "== $$($(BIN)/python --version), with torch, triton and tensorflow"
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@ci/test-copiers.sh $(BIN)/python
 
 test-core:
 	@PYTHON_WITH_FRAMEWORKS="$(PYTHON)" ci/test-core.sh "$(CORE_PYTHONS)" $(PYTEST_ARGS)
+
+sanitize: $(VENV)/installed
+	@ci/sanitize.sh $(BIN)/python
 
 # -- checks ------------------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests on each Python of a list, without any framework: what needs one skips itself.
+# Runs the tests on each Python of a list, without any framework: what needs one skips itself. The tests of the copier run
+# once more with the copier in Python, for the C core is used where it was built.
 #
 # usage: ci/test-core.sh "3.10 3.12 ..." [pytest's arguments]
 #
@@ -9,6 +10,7 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 constraints=ci/constraints.txt
+core=safepickle/_native/_core.c # an editable installation builds it once
 versions=${1:?which Pythons?}
 shift
 
@@ -30,7 +32,7 @@ find_python() {
 
 set_up() { # interpreter, environment
     local stamp=$2/installed
-    if [[ -e $stamp && ! pyproject.toml -nt $stamp && ! $constraints -nt $stamp ]]; then
+    if [[ -e $stamp && ! pyproject.toml -nt $stamp && ! setup.py -nt $stamp && ! $core -nt $stamp && ! $constraints -nt $stamp ]]; then
         return
     fi
     rm -rf "$2"
@@ -54,9 +56,10 @@ for version in $versions; do
     set_up "$python" "$environment"
     echo "== $("$environment/bin/python" --version), without frameworks"
     "$environment/bin/python" -m pytest "$@" || failed+=("$version")
+    ci/test-copiers.sh "$environment/bin/python" || failed+=("$version, copier in Python")
 done
 
 if ((${#failed[@]})); then
-    echo "the core tests failed on Python ${failed[*]}" >&2
+    printf "the core tests failed on Python %s\n" "${failed[@]}" >&2
     exit 1
 fi

@@ -50,7 +50,7 @@ ATOMIC_WHEN_COPIED_ONCE: Final = ATOMIC | {frozenset, tuple}
 class _Call:
     """What belongs to one outermost call of :func:`deepcopy`: its rules, and which function copies objects of which type."""
 
-    __slots__ = ("_reachable", "deep", "entangled", "failed", "handlers", "memo", "native", "options", "registry",
+    __slots__ = ("_reachable", "before", "deep", "entangled", "failed", "handlers", "memo", "native", "options", "registry",
                  "root")  # fmt: skip
 
     def __init__(self, registry: Registry, memo: Memo, root: Any, options: dict[str, Any]) -> None:
@@ -59,6 +59,7 @@ class _Call:
         self.root = root
         self.options = options
         self.handlers = _Handlers(registry)
+        self.before: _Call | None = None  # the call around this one that has the same memo
         self.native = False  # True while the C core copies
         self.deep = False  # True once the recursion limit was hit: the rest goes without recursion
         self.failed: Exception | None = None  # what went wrong with a part, which is not the fault of the rules above it
@@ -148,14 +149,15 @@ def deepcopy(
                 call.failed = error
                 raise
     rules = default_registry if registry is None else registry
-    rules.refresh()
-    options = _options(rules, nonleaf)
+    native = core is not None and (memo is None or type(memo) is dict)
+    options = None if native and nonleaf is None and not rules.settings else _options(rules, nonleaf)
     known = None if memo is None else (len(memo), len(memo.get(id(memo), ())))
     try:
         try:
-            if core is not None:
+            if native:
                 return core.copy(x, rules, memo, options)
-            return _run(_Call(rules, {} if memo is None else memo, x, options))
+            rules.refresh()
+            return _run(_Call(rules, {} if memo is None else memo, x, options or _options(rules, nonleaf)))
         except RecursionError as error:
             from .deep import may_try_again
 
@@ -163,7 +165,7 @@ def deepcopy(
                 raise
             if memo is not None and known is not None:
                 _restore(memo, *known)
-            return _run_deeply(_Call(rules, {} if memo is None else memo, x, options))
+            return _run_deeply(_Call(rules, {} if memo is None else memo, x, options or _options(rules, nonleaf)))
     except Exception as error:
         if isinstance(error, RecursionError):
             from .deep import is_nested
@@ -206,19 +208,27 @@ def _run_deeply(call: _Call) -> Any:
 
 def _run(call: _Call) -> Any:
     """Copy the root, while nested calls find this one by its memo."""
-    key, live = id(call.memo), call.registry._live
-    before = _running.get(key)
-    _running[key] = call
-    live.add(call.handlers)
+    _enter(call)
     try:
         return call.copy(call.root)
     finally:
-        call.failed = None
-        live.discard(call.handlers)
-        if before is None:
-            del _running[key]
-        else:
-            _running[key] = before
+        _leave(call)
+
+
+def _enter(call: _Call) -> None:
+    key = id(call.memo)
+    call.before = _running.get(key)
+    _running[key] = call
+    call.registry._live.add(call.handlers)
+
+
+def _leave(call: _Call) -> None:
+    call.failed = None
+    call.registry._live.discard(call.handlers)
+    if call.before is None:
+        _running.pop(id(call.memo), None)
+    else:
+        _running[id(call.memo)] = call.before
 
 
 def copied_in_this_call(x: Any, memo: Memo) -> bool:
@@ -310,7 +320,7 @@ def _by_protocol(x: Any, memo: Memo, handlers: _Handlers) -> Any:
     if own is not None:
         return own(memo)
     reduced = reduce_by_protocol(x, cls)
-    return x if isinstance(reduced, str) else _reconstruct(x, memo, handlers, *reduced)
+    return x if isinstance(reduced, str) else _reconstruct(x, memo, handlers, *_six(reduced))
 
 
 def reduce_by_protocol(x: Any, cls: type) -> Any:
@@ -699,23 +709,53 @@ def _native_plan(cls: type, registry: Registry) -> tuple[Any, ...]:
     return plan_for(cls, registry, _kinds, ATOMIC)
 
 
-def _expose(registry: Registry, memo: Memo, root: Any, options: dict[str, Any]) -> None:
+def _refreshed(registry: Registry) -> bool:
+    """Bind what waits for a module; whether all that still waits does so for modules that are not here."""
+    registry.refresh()
+    waits: Registry | None = registry
+    while waits is not None:
+        if not sys.modules.keys().isdisjoint(waits._pending_modules):
+            return False
+        waits = waits._parent
+    return True
+
+
+def _expose(registry: Registry, memo: Memo, root: Any, options: dict[str, Any] | None) -> _Call:
     """The C core lets Python code see its memo: nested calls find the run by it."""
-    call = _Call(registry, memo, root, options)
+    call = _Call(registry, memo, root, _options(registry, None) if options is None else options)
     call.native = True
-    _running[id(memo)] = call
+    _enter(call)
+    return call
 
 
-def _forget(memo: Memo) -> None:
-    """The run of the C core that this memo belongs to has ended."""
-    _running.pop(id(memo), None)
+def _applied(rule: Rule, x: Any, memo: Memo) -> Any:
+    """What the copy function of a rule returns."""
+    if isinstance(rule.copy, Share):
+        return rule.copy(x)
+    try:
+        return rule.copy(x, memo)  # type: ignore[misc]
+    except Exception as error:
+        _blame(rule, x, error, memo)
+        raise
+
+
+def _called(func: Callable[..., Any], args: Any) -> Any:
+    return func(*args)
+
+
+def _pair(item: Any) -> tuple[Any, Any]:
+    key, value = item
+    return key, value
 
 
 if core is not None:
-    import sys
-
-    from . import errors, registry
+    from . import registry as _registry
     from ._native.plans import plan_for
 
-    _kinds: dict[str, int] = core.setup(sys.modules[__name__], errors, registry)
-    registry.on_change.append(core.invalidate)
+    _forget = _leave
+    try:
+        _kinds: dict[str, int] = core.setup(sys.modules[__name__], _registry)
+    except ImportError:  # a second copy of this package in one process
+        core = None
+    else:
+        _registry.on_change.append(core.invalidate)

@@ -5,12 +5,18 @@
  * becomes a real dictionary only when Python code gets to see it; objects that only one container refers to are not even looked up; the
  * garbage collector, which would find nothing, pauses while objects are made.
  *
- * What makes it safe: Python code runs only in calls that are preceded by `memo_expose`; every path that may run Python code re-reads
- * what it iterates over; the depth is limited by the stack that is left, not by a count.
+ * What makes it safe is one discipline. Python code runs only
+ *   - after `memo_expose`, if it may see the memo: hooks, reducers, rules. The memo is a dictionary from then on, and every function here
+ *     owns what it works on;
+ *   - or between `python_begins` and `python_ends`, if it may not: how a type is copied, the __hash__ of a key. Then the table owns all that
+ *     was met so far, and the garbage collector runs as usual.
+ * Whatever runs, it may change what is being copied: nothing borrowed outlives such a call. The depth is limited by the stack that is
+ * left, not by a count.
  */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <frameobject.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -33,25 +39,35 @@
 #define MEMBER_OBJECT_EX T_OBJECT_EX
 #endif
 
-/* 0 where the type has no version that could be relied on: then nothing about it is cached. */
+/* 0 where the type has no version that could be relied on: then nothing about it is kept. */
 static unsigned int
 type_version(PyTypeObject *type)
 {
 #if PY_VERSION_HEX >= 0x030c0000
-    if (type->tp_version_tag == 0 && !PyUnstable_Type_AssignVersionTag(type)) {
-        return 0;
-    }
     return type->tp_version_tag;
 #else
     return PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) ? type->tp_version_tag : 0;
 #endif
 }
 
+static unsigned int
+type_new_version(PyTypeObject *type, PyObject *any_name)
+{
+#if PY_VERSION_HEX >= 0x030c0000
+    PyUnstable_Type_AssignVersionTag(type);
+#else
+    _PyType_Lookup(type, any_name); /* gives the type a version, if it can have one */
+#endif
+    return type_version(type);
+}
+
 /* ---- what the module knows -------------------------------------------------------------------------------------------------- */
 
 typedef enum {
     KIND_UNKNOWN = 0,
-    KIND_ATOMIC,
+    KIND_ATOMIC, /* its own copy, whatever the memo says */
+    KIND_SHARED, /* its own copy, unless the memo has another */
+    KIND_ENUM,   /* the same, if the member has no __deepcopy__ of its own */
     KIND_LIST,
     KIND_DICT,
     KIND_TUPLE,
@@ -60,6 +76,7 @@ typedef enum {
     KIND_BYTEARRAY,
     KIND_PLAIN,
     KIND_ORDERED_DICT,
+    KIND_DEFAULT_DICT,
     KIND_RULES,
     KIND_PROTOCOL,
 } Kind;
@@ -70,7 +87,7 @@ typedef struct {
     unsigned int version;
     int has_dict;
     Kind kind;
-    PyObject *rules;      /* KIND_RULES: a tuple of plans (mode, function, with_pickler, rule) */
+    PyObject *rules;      /* KIND_RULES: a tuple of (mode, rule) */
     Kind fallback;        /* KIND_RULES: what serves when every rule declines */
     Py_ssize_t *offsets;  /* KIND_PLAIN: where the slots are */
     Py_ssize_t slots;
@@ -87,15 +104,23 @@ static PlanTable default_plans;
 static uint64_t rules_generation = 1;
 
 static PyObject *plan_function;      /* copier._native_plan(cls, registry) -> tuple */
-static PyObject *expose_function;    /* copier._expose(registry, memo, root, options): Python code finds the call by its memo */
-static PyObject *forget_function;    /* copier._forget(memo) */
+static PyObject *expose_function;    /* copier._expose(registry, memo, root, options) -> call: Python code finds it by its memo */
+static PyObject *forget_function;    /* copier._forget(call) */
 static PyObject *default_registry;
-static PyObject *check_function;     /* errors.check_reduced(rule, x, reduced) */
+static PyObject *apply_function;     /* copier._applied(rule, x, memo): what the rule's copy function says */
+static PyObject *reduced_function;   /* copier._reduced(rule, x): what the rule's reducer says */
+static PyObject *blame_function;     /* copier._blame(rule, x, error, memo): raises the error with the rule's name, or returns */
+static PyObject *six_function;       /* copier._six(reduced): six parts */
+static PyObject *refreshed_function; /* copier._refreshed(registry): whether no rule waits for a module that is here */
+static PyObject *call_function;      /* copier._called(func, args) */
+static PyObject *pair_function;      /* copier._pair(item) -> (key, value) */
 static PyObject *state_function;     /* copier.set_state(y, state, setter) */
 static PyObject *reduce_function;    /* copier.reduce_by_protocol(x, cls) */
+static PyObject *copier_globals;
+static PyCodeObject *trace_code;     /* the code of a frame that stands for copier._copy in a traceback */
 static PyObject *dispatch_table;     /* copyreg.dispatch_table */
 static PyObject *empty_tuple;
-static PyObject *name_deepcopy, *name_reduce_ex, *name_append, *name_dict;
+static PyObject *name_deepcopy, *name_append, *name_dict, *name_failed, *name_throw, *name_value, *name_reduce_ex, *name_default_factory, *number_four;
 
 /* ---- the memo ------------------------------------------------------------------------------------------------------------------ */
 
@@ -104,14 +129,17 @@ typedef struct {
     PyObject *copy;   /* owned */
 } Pair;
 
+#define FEW 16 /* a small copy allocates nothing for its memo */
+#define FEW_LOGGED 32
+
 typedef struct Run {
     struct Run *outer;    /* runs that are in progress, all threads, under the GIL */
     PyObject *registry;
     PyObject *options;    /* NULL or a dict */
     PyObject *root;
-    PyObject *dict;       /* the memo once Python code has seen it; then the table and the log are empty */
-    PyObject *keep;       /* the list dict[id(dict)] */
-    int announced;        /* expose_function was called: Python code finds the run by its memo */
+    PyObject *dict;       /* the memo once Python code has seen it; then nothing is added to the table */
+    PyObject *keep_key;   /* id(dict): dict[keep_key] is the list of what the memo keeps alive */
+    PyObject *call;       /* what expose_function returned: Python code finds the run by its memo */
     Pair *table;
     size_t mask;
     size_t used;
@@ -120,8 +148,12 @@ typedef struct Run {
     size_t log_room;
     PlanTable *plans;
     PlanTable own_plans;
-    char *stack_limit;
+    Plan passing;         /* a plan that is not kept */
+    int users;            /* calls that are at work on it, in several threads perhaps */
     int exposed;
+    int collects;         /* the garbage collector was on before this run turned it off */
+    Pair few_logged[FEW_LOGGED];
+    Pair few[FEW];
 } Run;
 
 static Run *runs;
@@ -136,24 +168,24 @@ pointer_hash(const void *pointer)
 static int
 table_grow(Run *run)
 {
-    size_t size = run->table ? (run->mask + 1) * 2 : 64;
+    size_t size = (run->mask + 1) * 4;
     Pair *bigger = PyMem_Calloc(size, sizeof(Pair));
     if (bigger == NULL) {
         PyErr_NoMemory();
         return -1;
     }
-    if (run->table) {
-        for (size_t i = 0; i <= run->mask; i++) {
-            Pair pair = run->table[i];
-            if (pair.source == NULL) {
-                continue;
-            }
-            size_t at = pointer_hash(pair.source) & (size - 1);
-            while (bigger[at].source != NULL) {
-                at = (at + 1) & (size - 1);
-            }
-            bigger[at] = pair;
+    for (size_t i = 0; i <= run->mask; i++) {
+        Pair pair = run->table[i];
+        if (pair.source == NULL) {
+            continue;
         }
+        size_t at = pointer_hash(pair.source) & (size - 1);
+        while (bigger[at].source != NULL) {
+            at = (at + 1) & (size - 1);
+        }
+        bigger[at] = pair;
+    }
+    if (run->table != run->few) {
         PyMem_Free(run->table);
     }
     run->table = bigger;
@@ -164,7 +196,7 @@ table_grow(Run *run)
 static int
 table_add(Run *run, PyObject *source, PyObject *copy)
 {
-    if (run->table == NULL || run->used * 3 >= run->mask * 2) {
+    if (run->used * 3 >= run->mask * 2) {
         if (table_grow(run) < 0) {
             return -1;
         }
@@ -190,11 +222,14 @@ static int
 log_add(Run *run, PyObject *source, PyObject *copy)
 {
     if (run->logged == run->log_room) {
-        size_t room = run->log_room ? run->log_room * 2 : 64;
-        Pair *bigger = PyMem_Realloc(run->log, room * sizeof(Pair));
+        size_t room = run->log_room * 4;
+        Pair *bigger = PyMem_Realloc(run->log == run->few_logged ? NULL : run->log, room * sizeof(Pair));
         if (bigger == NULL) {
             PyErr_NoMemory();
             return -1;
+        }
+        if (run->log == run->few_logged) {
+            memcpy(bigger, run->log, sizeof run->few_logged);
         }
         run->log = bigger;
         run->log_room = room;
@@ -218,52 +253,97 @@ dict_add(Run *run, PyObject *source, PyObject *copy)
     return failed;
 }
 
-/* Keep the source alive as long as the memo: memo[id(memo)] is the list of the kept. */
+/* Keep the source alive as long as the memo, as copier.keep_alive. */
 static int
 dict_keep(Run *run, PyObject *source)
 {
-    if (run->keep == NULL) {
-        PyObject *key = PyLong_FromVoidPtr(run->dict);
-        if (key == NULL) {
+    PyObject *found = PyDict_GetItemWithError(run->dict, run->keep_key);
+    if (found == NULL) {
+        if (PyErr_Occurred()) {
             return -1;
         }
-        PyObject *found = PyDict_GetItemWithError(run->dict, key);
-        if (found != NULL && PyList_CheckExact(found)) {
-            Py_INCREF(found);
-        }
-        else if (PyErr_Occurred()) {
-            Py_DECREF(key);
+        found = PyList_New(1);
+        if (found == NULL) {
             return -1;
         }
-        else {
-            found = PyList_New(0);
-            if (found == NULL || PyDict_SetItem(run->dict, key, found) < 0) {
-                Py_XDECREF(found);
-                Py_DECREF(key);
-                return -1;
-            }
-        }
-        Py_DECREF(key);
-        run->keep = found;
+        PyList_SET_ITEM(found, 0, Py_NewRef(source));
+        int failed = PyDict_SetItem(run->dict, run->keep_key, found);
+        Py_DECREF(found);
+        return failed;
     }
-    return PyList_Append(run->keep, source);
+    Py_INCREF(found);
+    int failed;
+    if (PyList_CheckExact(found)) {
+        failed = PyList_Append(found, source);
+    }
+    else {
+        PyObject *done = PyObject_CallMethodObjArgs(found, name_append, source, NULL);
+        failed = done == NULL ? -1 : 0;
+        Py_XDECREF(done);
+    }
+    Py_DECREF(found);
+    return failed;
 }
 
+/* Move the log into the table, which owns the sources: Python code is about to run, and may drop them or refer to them once more. */
 static int
-memo_spill(Run *run, PyObject *source, PyObject *copy)
+log_flush(Run *run)
 {
-    if (dict_add(run, source, copy) < 0) {
+    while (run->logged) {
+        Pair pair = run->log[run->logged - 1];
+        if (table_add(run, pair.source, pair.copy) < 0) {
+            return -1;
+        }
+        run->logged--;
+        Py_DECREF(pair.copy);
+    }
+    return 0;
+}
+
+static inline void
+gc_pause(Run *run)
+{
+    if (!run->exposed && PyGC_Disable()) {
+        run->collects = 1;
+    }
+}
+
+static inline void
+gc_resume(Run *run)
+{
+    if (run->collects) {
+        run->collects = 0;
+        PyGC_Enable();
+    }
+}
+
+/* Before Python code that does not get to see the memo. */
+static inline int
+python_begins(Run *run)
+{
+    if (run->logged && log_flush(run) < 0) {
         return -1;
     }
-    return source == copy ? 0 : dict_keep(run, source);
+    gc_resume(run);
+    return 0;
 }
 
-/* Before Python code runs that may see the memo: make it a real dictionary, which is the only memo from then on. */
+static inline void
+python_ends(Run *run)
+{
+    gc_pause(run);
+}
+
+/* Before Python code that may see the memo: make it a real dictionary, which is the only memo from then on. The table still owns what it
+ * has, for the functions that are at work. */
 static int
 memo_expose(Run *run)
 {
     if (run->exposed) {
         return 0;
+    }
+    if (python_begins(run) < 0) {
+        return -1;
     }
     if (run->dict == NULL) {
         run->dict = PyDict_New();
@@ -271,25 +351,20 @@ memo_expose(Run *run)
             return -1;
         }
     }
-    PyObject *options = run->options ? run->options : Py_None;
-    PyObject *call = PyObject_CallFunctionObjArgs(expose_function, run->registry, run->dict, run->root, options, NULL);
-    if (call == NULL) {
+    run->keep_key = PyLong_FromVoidPtr(run->dict);
+    if (run->keep_key == NULL) {
         return -1;
     }
-    Py_DECREF(call);
-    run->announced = 1;
+    for (size_t i = 0; i <= run->mask; i++) {
+        Pair pair = run->table[i];
+        if (pair.source != NULL && (dict_add(run, pair.source, pair.copy) < 0 || dict_keep(run, pair.source) < 0)) {
+            return -1;
+        }
+    }
     run->exposed = 1;
-    for (size_t i = 0; i < run->logged; i++) {
-        if (memo_spill(run, run->log[i].source, run->log[i].copy) < 0) {
-            return -1;
-        }
-    }
-    for (size_t i = 0; run->table != NULL && i <= run->mask; i++) {
-        if (run->table[i].source != NULL && memo_spill(run, run->table[i].source, run->table[i].copy) < 0) {
-            return -1;
-        }
-    }
-    return 0;
+    PyObject *options = run->options ? run->options : Py_None;
+    run->call = PyObject_CallFunctionObjArgs(expose_function, run->registry, run->dict, run->root, options, NULL);
+    return run->call == NULL ? -1 : 0;
 }
 
 /* The copy of an object that was seen before, borrowed; NULL without an exception where there is none. */
@@ -305,9 +380,6 @@ memo_get(Run *run, PyObject *source)
         Py_DECREF(key);
         return found;
     }
-    if (run->table == NULL) {
-        return NULL;
-    }
     size_t at = pointer_hash(source) & run->mask;
     while (run->table[at].source != NULL) {
         if (run->table[at].source == source) {
@@ -318,29 +390,26 @@ memo_get(Run *run, PyObject *source)
     return NULL;
 }
 
-/* Enter a copy that is still being filled: cycles lead to it. */
+/* Enter a copy that is still being filled: cycles lead to it. `alone`: one container refers to the source, and nothing else. */
 static int
-memo_set(Run *run, PyObject *source, PyObject *copy)
+memo_set(Run *run, PyObject *source, PyObject *copy, int alone)
 {
     if (run->exposed) {
         return dict_add(run, source, copy);
     }
-    /* Only the container that we came from refers to it, so nobody asks for it again unless Python code does. */
-    if (Py_REFCNT(source) == 1) {
-        return log_add(run, source, copy);
-    }
-    return table_add(run, source, copy);
+    /* Nobody asks for it again unless Python code does. */
+    return alone ? log_add(run, source, copy) : table_add(run, source, copy);
 }
 
 /* What `_copy` does at its end: enter the copy for good, and keep the original alive. */
 static int
-memo_finish(Run *run, PyObject *source, PyObject *copy, int entered)
+memo_finish(Run *run, PyObject *source, PyObject *copy, int entered, int alone)
 {
     if (source == copy) {
         return 0;
     }
     if (!run->exposed) {
-        return entered ? 0 : memo_set(run, source, copy);
+        return entered ? 0 : memo_set(run, source, copy, alone);
     }
     if (dict_add(run, source, copy) < 0) {
         return -1;
@@ -361,11 +430,12 @@ plan_clear(Plan *plan)
 static void
 plans_clear(PlanTable *table)
 {
-    for (size_t i = 0; table->plans != NULL && i <= table->mask; i++) {
-        plan_clear(&table->plans[i]);
-    }
-    PyMem_Free(table->plans);
+    PlanTable old = *table; /* the last reference to a rule may be ours, and Python code run as it goes */
     memset(table, 0, sizeof(PlanTable));
+    for (size_t i = 0; old.plans != NULL && i <= old.mask; i++) {
+        plan_clear(&old.plans[i]);
+    }
+    PyMem_Free(old.plans);
 }
 
 static int
@@ -423,7 +493,7 @@ plan_read_slots(Plan *plan, PyObject *members)
 
 /* Ask Python once how objects of a type are copied. */
 static int
-plan_make(Plan *plan, PyTypeObject *type, PyObject *registry)
+plan_make(Plan *plan, PyTypeObject *type, PyObject *registry, int *kept)
 {
     PyObject *answer = PyObject_CallFunctionObjArgs(plan_function, (PyObject *)type, registry, NULL);
     if (answer == NULL) {
@@ -431,10 +501,11 @@ plan_make(Plan *plan, PyTypeObject *type, PyObject *registry)
     }
     int kind, fallback, has_dict;
     PyObject *rules, *members;
-    if (!PyArg_ParseTuple(answer, "iiiO!O!", &kind, &fallback, &has_dict, &PyTuple_Type, &rules, &PyTuple_Type, &members)) {
+    if (!PyArg_ParseTuple(answer, "iiipO!O!", &kind, &fallback, &has_dict, kept, &PyTuple_Type, &rules, &PyTuple_Type, &members)) {
         Py_DECREF(answer);
         return -1;
     }
+    plan_clear(plan);
     plan->type = type;
     plan->kind = (Kind)kind;
     plan->fallback = (Kind)fallback;
@@ -448,71 +519,161 @@ plan_make(Plan *plan, PyTypeObject *type, PyObject *registry)
     return failed;
 }
 
-/* The plan for a type. It is valid until Python code runs; NULL with an exception on failure. */
-static Plan *
-plan_for(Run *run, PyTypeObject *type)
+#define MOST_PLANS 4096 /* a program that makes classes without an end must not fill the table with those that are gone */
+
+static int
+plan_keep(PlanTable *table, Plan *fresh)
 {
-    PlanTable *table = run->plans;
-    if (table == &default_plans && table->generation != rules_generation) {
+    if (table->used >= MOST_PLANS) {
         plans_clear(table);
-        table->generation = rules_generation;
-    }
-    unsigned int version = type->tp_version_tag;
-    if (table->plans != NULL) {
-        size_t at = pointer_hash(type) & table->mask;
-        while (table->plans[at].type != NULL) {
-            Plan *plan = &table->plans[at];
-            if (plan->type == type) {
-                if (version != 0 && plan->version == version && type_version(type) == version) {
-                    return plan;
-                }
-                break;
-            }
-            at = (at + 1) & table->mask;
-        }
-    }
-    Plan fresh;
-    memset(&fresh, 0, sizeof fresh);
-    if (plan_make(&fresh, type, run->registry) < 0) {
-        plan_clear(&fresh);
-        return NULL;
-    }
-    if (table == &default_plans && table->generation != rules_generation) {
-        plans_clear(table); /* asking has loaded a library's rules */
         table->generation = rules_generation;
     }
     if (table->plans == NULL || table->used * 3 >= table->mask * 2) {
         if (plans_grow(table) < 0) {
-            plan_clear(&fresh);
-            return NULL;
+            return -1;
         }
     }
-    _PyType_Lookup(type, name_deepcopy); /* gives the type a version, if it can have one */
-    fresh.version = type_version(type);
-    size_t at = pointer_hash(type) & table->mask;
-    while (table->plans[at].type != NULL && table->plans[at].type != type) {
+    size_t at = pointer_hash(fresh->type) & table->mask;
+    while (table->plans[at].type != NULL && table->plans[at].type != fresh->type) {
         at = (at + 1) & table->mask;
     }
-    if (table->plans[at].type == NULL) {
+    Plan old = table->plans[at];
+    if (old.type == NULL) {
         table->used++;
     }
-    else {
-        plan_clear(&table->plans[at]);
+    table->plans[at] = *fresh;
+    memset(fresh, 0, sizeof *fresh);
+    plan_clear(&old);
+    return 0;
+}
+
+/* A plan that was kept and is still right; NULL without an exception where there is none. */
+static inline Plan *
+plan_find(Run *run, PyTypeObject *type)
+{
+    PlanTable *table = run->plans;
+    if (table->plans == NULL || table->generation != rules_generation) {
+        return NULL;
     }
-    table->plans[at] = fresh;
-    return &table->plans[at];
+    size_t at = pointer_hash(type) & table->mask;
+    while (table->plans[at].type != NULL) {
+        Plan *plan = &table->plans[at];
+        if (plan->type == type) {
+            unsigned int version = type_version(type);
+            return version != 0 && plan->version == version ? plan : NULL;
+        }
+        at = (at + 1) & table->mask;
+    }
+    return NULL;
+}
+
+/* Ask for the plan of a type that is not known, or not any more. Runs Python code. */
+static Plan *
+plan_ask(Run *run, PyTypeObject *type)
+{
+    Plan fresh;
+    memset(&fresh, 0, sizeof fresh);
+    int kept = 0, current = 0;
+    if (python_begins(run) < 0) {
+        return NULL;
+    }
+    Py_INCREF(type);
+    /* Asking may load a library's rules or change the type, and so may another thread meanwhile: ask until nothing changes. */
+    for (int attempt = 0; attempt < 4 && !current; attempt++) {
+        unsigned int version = type_new_version(type, name_deepcopy);
+        uint64_t generation = rules_generation;
+        if (plan_make(&fresh, type, run->registry, &kept) < 0) {
+            plan_clear(&fresh);
+            Py_DECREF(type);
+            python_ends(run);
+            return NULL;
+        }
+        fresh.version = version;
+        current = generation == rules_generation && version == type_version(type);
+    }
+    PlanTable *table = run->plans;
+    if (table->generation != rules_generation) {
+        plans_clear(table);
+        table->generation = rules_generation;
+    }
+    Plan *plan = NULL;
+    if (current && kept && fresh.version != 0) {
+        plan = plan_keep(table, &fresh) < 0 ? NULL : plan_find(run, type);
+    }
+    if (plan == NULL && !PyErr_Occurred()) {
+        Plan old = run->passing;
+        run->passing = fresh;
+        memset(&fresh, 0, sizeof fresh);
+        plan_clear(&old);
+        plan = &run->passing;
+    }
+    plan_clear(&fresh);
+    Py_DECREF(type); /* the object that is copied keeps it */
+    python_ends(run);
+    return plan;
+}
+
+/* ---- errors ------------------------------------------------------------------------------------------------------------------- */
+
+/* Add a frame to the traceback of the exception that is set, with the variables that the copier in Python has at that point: by them
+ * paths.chain_of_copy finds the way to the part that failed. */
+static void
+trace(PyObject *x, PyObject *reduced, PyObject *y, const char *what, PyObject *item)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_RecursionError) ||
+        PyErr_ExceptionMatches(PyExc_MemoryError)) {
+        return;
+    }
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyFrameObject *frame = NULL;
+    PyObject *variables = PyDict_New();
+    if (variables != NULL && PyDict_SetItemString(variables, "x", x) == 0 &&
+        (reduced == NULL || PyDict_SetItemString(variables, "reduced", reduced) == 0) &&
+        (y == NULL || PyDict_SetItemString(variables, "y", y) == 0) &&
+        (item == NULL || PyDict_SetItemString(variables, what, item) == 0)) {
+        frame = PyFrame_New(PyThreadState_Get(), trace_code, copier_globals, variables);
+    }
+    Py_XDECREF(variables);
+    PyErr_Restore(type, value, traceback); /* replaces what went wrong here */
+    if (frame != NULL) {
+        PyTraceBack_Here(frame);
+        Py_DECREF(frame);
+    }
 }
 
 /* ---- copying ---------------------------------------------------------------------------------------------------------------- */
 
 static PyObject *copy_object(Run *run, PyObject *x);
 
-static int
-stack_is_low(Run *run)
+#ifdef HAVE_STACK_LIMIT
+static __thread char *stack_lowest; /* the lowest address that a copy may use in this thread */
+
+static void
+stack_ask(void)
+{
+    pthread_attr_t attributes;
+    void *low = NULL;
+    size_t size = 0;
+    if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
+        pthread_attr_getstack(&attributes, &low, &size);
+        pthread_attr_destroy(&attributes);
+    }
+    if (size == 0 || size > ((size_t)64 << 20)) { /* unknown or unlimited: count on what every system gives */
+        stack_lowest = (char *)__builtin_frame_address(0) - ((size_t)4 << 20);
+        return;
+    }
+    /* Python code that a copy calls needs room too. */
+    size_t margin = size / 3 < ((size_t)256 << 10) ? size / 3 : ((size_t)256 << 10);
+    stack_lowest = (char *)low + margin;
+}
+#endif
+
+static inline int
+stack_is_low(void)
 {
 #ifdef HAVE_STACK_LIMIT
-    char here;
-    if (&here < run->stack_limit) {
+    if ((char *)__builtin_frame_address(0) < stack_lowest) {
         PyErr_SetString(PyExc_RecursionError, "maximum recursion depth exceeded while copying");
         return 1;
     }
@@ -530,21 +691,61 @@ stack_leave(void)
 #endif
 }
 
-static PyObject *
-copy_list(Run *run, PyObject *x)
+/* Whether an object is its own copy, as far as is known without asking. `last` remembers the type that was answered yes. */
+static inline int
+is_atomic(Run *run, PyObject *x, PyTypeObject **last)
 {
-    PyObject *y = PyList_New(0);
-    if (y == NULL || memo_set(run, x, y) < 0) {
-        Py_XDECREF(y);
+    PyTypeObject *type = Py_TYPE(x);
+    if (type == *last) {
+        return 1;
+    }
+    Plan *plan = plan_find(run, type);
+    if (plan == NULL || plan->kind != KIND_ATOMIC) {
+        return 0;
+    }
+    *last = type;
+    return 1;
+}
+
+static PyObject *
+copy_list(Run *run, PyObject *x, int alone)
+{
+    Py_ssize_t size = PyList_GET_SIZE(x), made = 0;
+    PyTypeObject *last = NULL;
+    while (made < size && is_atomic(run, PyList_GET_ITEM(x, made), &last)) {
+        made++;
+    }
+    if (made == size) {
+        PyObject *y = PyList_GetSlice(x, 0, size);
+        if (y != NULL && memo_set(run, x, y, alone) < 0) {
+            Py_CLEAR(y);
+        }
+        return y;
+    }
+    PyObject *y = PyList_New(size);
+    if (y == NULL) {
+        return NULL;
+    }
+    Py_SET_SIZE(y, 0); /* it has room, and as many items as were copied, as anybody may see who finds it */
+    for (Py_ssize_t i = 0; i < made; i++) {
+        PyList_SET_ITEM(y, i, Py_NewRef(PyList_GET_ITEM(x, i)));
+    }
+    Py_SET_SIZE(y, made);
+    if (memo_set(run, x, y, alone) < 0) {
+        Py_DECREF(y);
         return NULL;
     }
     /* Python code may change the list while it is copied: its length is read anew, as a `for` loop does. */
-    for (Py_ssize_t i = 0; i < PyList_GET_SIZE(x); i++) {
-        PyObject *item = PyList_GET_ITEM(x, i);
-        PyObject *copied = copy_object(run, item);
+    for (Py_ssize_t i = made; i < PyList_GET_SIZE(x); i++) {
+        PyObject *copied = copy_object(run, PyList_GET_ITEM(x, i));
         if (copied == NULL) {
             Py_DECREF(y);
             return NULL;
+        }
+        if (!run->exposed && i < size && PyList_GET_SIZE(y) == i && ((PyListObject *)y)->allocated >= size) {
+            PyList_SET_ITEM(y, i, copied); /* nobody else has seen it so far */
+            Py_SET_SIZE(y, i + 1);
+            continue;
         }
         int failed = PyList_Append(y, copied);
         Py_DECREF(copied);
@@ -557,40 +758,83 @@ copy_list(Run *run, PyObject *x)
 }
 
 static int
+changed_keys(void)
+{
+    PyErr_SetString(PyExc_RuntimeError, "dictionary keys changed during iteration");
+    return -1;
+}
+
+static int
 changed_size(void)
 {
     PyErr_SetString(PyExc_RuntimeError, "dictionary changed size during iteration");
     return -1;
 }
 
+/* Whether hashing and comparing a key runs no Python code. */
+static int
+is_simple_key(PyObject *key)
+{
+    if (PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyFloat_CheckExact(key) || PyBytes_CheckExact(key) ||
+        PyBool_Check(key) || key == Py_None) {
+        return 1;
+    }
+    if (!PyTuple_CheckExact(key) || PyTuple_GET_SIZE(key) > 8) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); i++) {
+        PyObject *item = PyTuple_GET_ITEM(key, i);
+        if (PyTuple_CheckExact(item) || !is_simple_key(item)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* y[key] = value for an exact dictionary; `simple` becomes 0 once a key was met that runs Python code, then others may too. */
+static int
+set_item(Run *run, PyObject *y, PyObject *key, PyObject *value, int *simple)
+{
+    if (*simple && (PyUnicode_CheckExact(key) || is_simple_key(key))) {
+        return PyDict_SetItem(y, key, value);
+    }
+    *simple = 0;
+    if (python_begins(run) < 0) {
+        return -1;
+    }
+    int failed = PyDict_SetItem(y, key, value);
+    python_ends(run);
+    return failed;
+}
+
 /* Copy the items of a dictionary into another one. */
 static int
 copy_items(Run *run, PyObject *x, PyObject *y)
 {
-    Py_ssize_t position = 0, size = PyDict_GET_SIZE(x);
+    Py_ssize_t position = 0, size = PyDict_GET_SIZE(x), left = size;
     PyObject *key, *value;
+    int simple = 1;
     while (PyDict_Next(x, &position, &key, &value)) {
-        Py_INCREF(key); /* not the value: how many refer to it tells whether it can be met again */
-        PyObject *new_key = copy_object(run, key), *new_value = NULL;
-        /* The key's __hash__ and __eq__ may be Python code. */
-        if (new_key != NULL && new_key != key && memo_expose(run) < 0) {
-            Py_CLEAR(new_key);
+        if (left-- == 0) {
+            return changed_keys();
         }
-        if (new_key != NULL && new_key != key) {
-            value = PyDict_GetItemWithError(x, key); /* Python code may have run */
-            if (value == NULL && !PyErr_Occurred()) {
-                Py_DECREF(new_key);
-                Py_DECREF(key);
-                return changed_size();
-            }
+        Plan *plan = plan_find(run, Py_TYPE(key));
+        PyObject *new_key = key, *new_value;
+        int failed;
+        Py_INCREF(key);
+        if (plan != NULL && plan->kind == KIND_ATOMIC) {
+            new_value = copy_object(run, value); /* not owned here: how many refer to it tells whether it can be met again */
         }
-        if (new_key != NULL && value != NULL) {
-            new_value = copy_object(run, value);
+        else {
+            Py_INCREF(value); /* copying the key may run Python code */
+            new_key = copy_object(run, key);
+            new_value = new_key == NULL ? NULL : copy_object(run, value);
+            Py_DECREF(value);
+            Py_DECREF(key);
         }
-        int failed = new_value == NULL || PyDict_SetItem(y, new_key, new_value) < 0;
+        failed = new_value == NULL || set_item(run, y, new_key, new_value, &simple) < 0;
         Py_XDECREF(new_key);
         Py_XDECREF(new_value);
-        Py_DECREF(key);
         if (failed) {
             return -1;
         }
@@ -601,11 +845,33 @@ copy_items(Run *run, PyObject *x, PyObject *y)
     return 0;
 }
 
-static PyObject *
-copy_dict(Run *run, PyObject *x)
+/* Whether keys and values are their own copies, and none is hashed by Python code. */
+static int
+is_flat(Run *run, PyObject *x)
 {
+    Py_ssize_t position = 0;
+    PyObject *key, *value;
+    PyTypeObject *last_key = NULL, *last_value = NULL;
+    while (PyDict_Next(x, &position, &key, &value)) {
+        if (!is_atomic(run, value, &last_value) || !is_atomic(run, key, &last_key) || !is_simple_key(key)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static PyObject *
+copy_dict(Run *run, PyObject *x, int alone)
+{
+    if (is_flat(run, x)) {
+        PyObject *y = PyDict_Copy(x);
+        if (y != NULL && memo_set(run, x, y, alone) < 0) {
+            Py_CLEAR(y);
+        }
+        return y;
+    }
     PyObject *y = PyDict_New();
-    if (y == NULL || memo_set(run, x, y) < 0 || copy_items(run, x, y) < 0) {
+    if (y == NULL || memo_set(run, x, y, alone) < 0 || copy_items(run, x, y) < 0) {
         Py_XDECREF(y);
         return NULL;
     }
@@ -666,11 +932,27 @@ copy_tuple(Run *run, PyObject *x)
 static PyObject *
 copy_set(Run *run, PyObject *x, int frozen)
 {
+    if (!frozen) {
+        PyTypeObject *last = NULL;
+        PyObject *iterator = PyObject_GetIter(x), *item = NULL;
+        int flat = iterator != NULL;
+        while (flat && (item = PyIter_Next(iterator)) != NULL) {
+            flat = is_atomic(run, item, &last) && is_simple_key(item);
+            Py_DECREF(item);
+        }
+        Py_XDECREF(iterator);
+        if (PyErr_Occurred()) {
+            return NULL;
+        }
+        if (flat) {
+            return PySet_New(x);
+        }
+    }
     PyObject *items = PySequence_List(x);
     if (items == NULL) {
         return NULL;
     }
-    int same = 1;
+    int simple = 1;
     for (Py_ssize_t i = 0; i < PyList_GET_SIZE(items); i++) {
         PyObject *item = PyList_GET_ITEM(items, i);
         PyObject *copied = copy_object(run, item);
@@ -678,22 +960,28 @@ copy_set(Run *run, PyObject *x, int frozen)
             Py_DECREF(items);
             return NULL;
         }
+        simple = simple && is_simple_key(copied);
         if (copied == item) {
             Py_DECREF(copied);
-            continue;
         }
-        same = 0;
-        PyList_SetItem(items, i, copied);
+        else {
+            PyList_SetItem(items, i, copied);
+        }
     }
-    if (!same && memo_expose(run) < 0) { /* the items' __hash__ and __eq__ may be Python code */
+    PyObject *known = memo_get(run, x); /* an item may have led back to the set, which is then finished already */
+    if (known != NULL || PyErr_Occurred()) {
+        Py_DECREF(items);
+        return Py_XNewRef(known);
+    }
+    if (!simple && python_begins(run) < 0) { /* the items' __hash__ and __eq__ may be Python code */
         Py_DECREF(items);
         return NULL;
     }
-    PyObject *y = frozen ? PyFrozenSet_New(same ? x : items) : PySet_New(same ? x : items);
-    if (frozen && y == x) { /* frozenset(frozenset) is the same object; the standard library makes a new one */
-        Py_SETREF(y, PyFrozenSet_New(items));
-    }
+    PyObject *y = frozen ? PyFrozenSet_New(items) : PySet_New(items);
     Py_DECREF(items);
+    if (!simple) {
+        python_ends(run);
+    }
     return y;
 }
 
@@ -706,110 +994,237 @@ instance_dict(PyObject *x)
     return PyObject_GenericGetDict(x, NULL);
 }
 
-/* Whether somebody besides the instance holds its dictionary, or it has a protocol method of its own. */
+/* Whether somebody besides the instance holds its dictionary, or it may have a protocol method of its own, or odd keys. */
 static int
 is_unusual(PyObject *dict)
 {
-    if (Py_REFCNT(dict) > 2) {
+    if (!PyDict_CheckExact(dict) || Py_REFCNT(dict) > 2) {
         return 1;
     }
-    return PyDict_GET_SIZE(dict) > 0 &&
-           (PyDict_GetItemWithError(dict, name_deepcopy) != NULL || PyDict_GetItemWithError(dict, name_reduce_ex) != NULL);
+    Py_ssize_t position = 0;
+    PyObject *key;
+    while (PyDict_Next(dict, &position, &key, NULL)) {
+        if (!PyUnicode_CheckExact(key)) {
+            return 1;
+        }
+        if (PyUnicode_GET_LENGTH(key) > 4 && PyUnicode_READ_CHAR(key, 0) == '_' && PyUnicode_READ_CHAR(key, 1) == '_') {
+            return 1;
+        }
+    }
+    return 0;
 }
 
 static PyObject *copy_by_protocol(Run *run, PyObject *x);
 
+/* Give the copy its attributes. Where Python code has run, it may have given it some already. */
+static int
+set_attributes(Run *run, PyObject *y, PyObject *attributes)
+{
+    if (!run->exposed) {
+        /* Not PyObject_GenericSetDict: it leaves the values that 3.13 keeps inside the object valid. */
+        return PyObject_GenericSetAttr(y, name_dict, attributes);
+    }
+    PyObject *dict = PyObject_GenericGetDict(y, NULL);
+    if (dict == NULL) {
+        return -1;
+    }
+    int failed = PyDict_Update(dict, attributes);
+    Py_DECREF(dict);
+    return failed;
+}
+
+#define FEW_ATTRIBUTES 10
+
+/* Copy the values of an instance's dictionary, in its order; `named` counts them. */
+static int
+copy_attributes(Run *run, PyObject *dict, PyObject **names, PyObject **values, Py_ssize_t *named)
+{
+    Py_ssize_t position = 0, size = PyDict_GET_SIZE(dict);
+    PyObject *name, *value;
+    while (PyDict_Next(dict, &position, &name, &value)) {
+        if (*named == size) {
+            return changed_keys();
+        }
+        names[*named] = Py_NewRef(name);
+        values[*named] = copy_object(run, value);
+        if (values[(*named)++] == NULL) {
+            return -1;
+        }
+        if (PyDict_GET_SIZE(dict) != size) {
+            return changed_size();
+        }
+    }
+    return 0;
+}
+
+/* y.__dict__[name] = value, without making the dictionary where there is none so far. */
+static int
+set_attribute(PyObject *y, PyTypeObject *type, PyObject *name, PyObject *value)
+{
+    PyObject *found = _PyType_Lookup(type, name);
+    if (found == NULL || Py_TYPE(found)->tp_descr_set == NULL) {
+        return PyObject_GenericSetAttr(y, name, value);
+    }
+    PyObject *dict = PyObject_GenericGetDict(y, NULL); /* a property or a slot has that name */
+    if (dict == NULL) {
+        return -1;
+    }
+    int failed = PyDict_SetItem(dict, name, value);
+    Py_DECREF(dict);
+    return failed;
+}
+
 static PyObject *
-copy_plain(Run *run, PyObject *x, Plan *plan)
+copy_plain(Run *run, PyObject *x, Plan *plan, int alone)
 {
     PyTypeObject *type = Py_TYPE(x);
     Py_ssize_t slots = plan->slots;
-    Py_ssize_t few[16], *offsets = few, *many = NULL;
+    Py_ssize_t few_offsets[8], *offsets = few_offsets;
+    PyObject *few_values[8], **values = few_values;
+    PyObject *names[FEW_ATTRIBUTES], *attributes[FEW_ATTRIBUTES];
     PyObject *dict = NULL, *y = NULL, *new_dict = NULL;
-    int has_dict = plan->has_dict;
-    if (has_dict) {
+    Py_ssize_t named = 0;
+    void *many = NULL;
+    if (plan->has_dict) {
         dict = instance_dict(x);
         if (dict == NULL) {
             return NULL;
         }
-        if (!PyDict_CheckExact(dict) || is_unusual(dict)) {
+        if (is_unusual(dict)) {
             Py_DECREF(dict);
-            return PyErr_Occurred() ? NULL : copy_by_protocol(run, x);
+            return copy_by_protocol(run, x);
         }
     }
-    /* The plan may go away while parts are copied. */
-    if (slots > (Py_ssize_t)(sizeof few / sizeof *few)) {
-        offsets = many = PyMem_Malloc(slots * sizeof *many);
+    if (slots > (Py_ssize_t)(sizeof few_offsets / sizeof *few_offsets)) {
+        many = PyMem_Malloc(slots * (sizeof *offsets + sizeof *values));
         if (many == NULL) {
             Py_XDECREF(dict);
             return PyErr_NoMemory();
         }
+        values = many;
+        offsets = (Py_ssize_t *)(values + slots);
     }
     if (slots) {
-        memcpy(offsets, plan->offsets, slots * sizeof *offsets);
+        memcpy(offsets, plan->offsets, slots * sizeof *offsets); /* the plan may go away while parts are copied */
+        memset(values, 0, slots * sizeof *values);
     }
+    int failed = 1;
     y = PyBaseObject_Type.tp_new(type, empty_tuple, NULL);
-    if (y == NULL || memo_set(run, x, y) < 0) {
-        goto failed;
+    if (y == NULL || memo_set(run, x, y, alone) < 0) {
+        goto done;
     }
     if (dict != NULL && PyDict_GET_SIZE(dict) > 0) {
-        new_dict = PyDict_New();
-        if (new_dict == NULL || copy_items(run, dict, new_dict) < 0) {
-            goto failed;
+        Plan *of_names = PyDict_GET_SIZE(dict) <= FEW_ATTRIBUTES ? plan_find(run, &PyUnicode_Type) : NULL;
+        if (of_names != NULL && of_names->kind == KIND_ATOMIC) {
+            if (copy_attributes(run, dict, names, attributes, &named) < 0) {
+                goto done;
+            }
         }
-        /* Not PyObject_GenericSetDict: it leaves the values that 3.13 keeps inside the object valid. */
-        if (PyObject_GenericSetAttr(y, name_dict, new_dict) < 0) {
-            goto failed;
+        else {
+            new_dict = PyDict_New();
+            if (new_dict == NULL || copy_items(run, dict, new_dict) < 0) {
+                goto done;
+            }
         }
     }
     for (Py_ssize_t i = 0; i < slots; i++) {
         PyObject *value = *(PyObject **)((char *)x + offsets[i]);
-        if (value == NULL) {
-            continue;
+        if (value != NULL) {
+            values[i] = copy_object(run, value);
+            if (values[i] == NULL) {
+                goto done;
+            }
         }
-        PyObject *copied = copy_object(run, value);
-        if (copied == NULL) {
-            goto failed;
-        }
-        Py_XSETREF(*(PyObject **)((char *)y + offsets[i]), copied);
     }
+    for (Py_ssize_t i = 0; i < named; i++) {
+        if (set_attribute(y, type, names[i], attributes[i]) < 0) {
+            goto done;
+        }
+    }
+    if (new_dict != NULL && set_attributes(run, y, new_dict) < 0) {
+        goto done;
+    }
+    for (Py_ssize_t i = 0; i < slots; i++) {
+        if (values[i] != NULL) {
+            PyObject **slot = (PyObject **)((char *)y + offsets[i]), *old = *slot;
+            *slot = values[i];
+            values[i] = NULL;
+            Py_XDECREF(old);
+        }
+    }
+    failed = 0;
+done:
+    for (Py_ssize_t i = 0; i < named; i++) {
+        Py_DECREF(names[i]);
+        Py_XDECREF(attributes[i]);
+    }
+    for (Py_ssize_t i = 0; i < slots; i++) {
+        Py_XDECREF(values[i]);
+    }
+    PyMem_Free(many);
     Py_XDECREF(dict);
     Py_XDECREF(new_dict);
-    PyMem_Free(many);
+    if (failed) {
+        Py_CLEAR(y);
+    }
     return y;
-failed:
-    Py_XDECREF(dict);
-    Py_XDECREF(new_dict);
-    Py_XDECREF(y);
-    PyMem_Free(many);
-    return NULL;
 }
 
 /* ---- by the standard library's protocols --------------------------------------------------------------------------------------------- */
 
+/* The items of a tuple, copied; new objects only. */
 static PyObject *
 copy_args(Run *run, PyObject *args)
 {
-    if (!PyTuple_Check(args)) {
-        PyObject *list = PySequence_Tuple(args); /* as `for arg in args` */
-        if (list == NULL) {
-            return NULL;
-        }
-        PyObject *copied = copy_args(run, list);
-        Py_DECREF(list);
-        return copied;
-    }
     Py_ssize_t size = PyTuple_GET_SIZE(args);
     PyObject *copies = PyTuple_New(size);
-    for (Py_ssize_t i = 0; copies != NULL && i < size; i++) {
+    if (copies == NULL || size == 0) {
+        return copies;
+    }
+    PyObject_GC_UnTrack(copies); /* unfinished: nobody may find it */
+    for (Py_ssize_t i = 0; i < size; i++) {
         PyObject *copied = copy_object(run, PyTuple_GET_ITEM(args, i));
         if (copied == NULL) {
-            Py_CLEAR(copies);
-            break;
+            Py_DECREF(copies);
+            return NULL;
         }
         PyTuple_SET_ITEM(copies, i, copied);
     }
+    PyObject_GC_Track(copies);
     return copies;
+}
+
+/* func(*args) of a reduce value, the arguments copied. As with a tuple, one may have led back to x: then `finished` becomes 1, and the copy
+ * that was made there is returned. */
+static PyObject *
+call_with_copies(Run *run, PyObject *x, PyObject *func, PyObject *args, int *finished)
+{
+    PyObject *copies;
+    if (PyTuple_CheckExact(args)) {
+        copies = copy_args(run, args);
+    }
+    else {
+        int any = PyObject_IsTrue(args);
+        if (any <= 0) {
+            return any < 0 ? NULL : PyObject_CallFunctionObjArgs(call_function, func, args, NULL);
+        }
+        PyObject *fixed = PySequence_Tuple(args); /* as `for arg in args` */
+        copies = fixed == NULL ? NULL : copy_args(run, fixed);
+        Py_XDECREF(fixed);
+    }
+    PyObject *y = NULL;
+    if (copies != NULL) {
+        y = PyTuple_GET_SIZE(copies) ? memo_get(run, x) : NULL;
+        if (y != NULL) {
+            *finished = 1;
+            Py_INCREF(y);
+        }
+        else if (!PyErr_Occurred()) {
+            y = PyObject_Call(func, copies, NULL);
+        }
+        Py_DECREF(copies);
+    }
+    return y;
 }
 
 static int
@@ -819,10 +1234,6 @@ set_state(Run *run, PyObject *y, PyObject *state, PyObject *setter)
     if (copied == NULL) {
         return -1;
     }
-    if (memo_expose(run) < 0) {
-        Py_DECREF(copied);
-        return -1;
-    }
     PyObject *done = PyObject_CallFunctionObjArgs(state_function, y, copied, setter, NULL);
     Py_DECREF(copied);
     Py_XDECREF(done);
@@ -830,7 +1241,7 @@ set_state(Run *run, PyObject *y, PyObject *state, PyObject *setter)
 }
 
 static int
-append_items(Run *run, PyObject *y, PyObject *items)
+append_items(Run *run, PyObject *x, PyObject *reduced, PyObject *y, PyObject *items)
 {
     PyObject *iterator = PyObject_GetIter(items);
     if (iterator == NULL) {
@@ -840,8 +1251,11 @@ append_items(Run *run, PyObject *y, PyObject *items)
     PyObject *item;
     while (!failed && (item = PyIter_Next(iterator)) != NULL) {
         PyObject *copied = copy_object(run, item);
+        failed = copied == NULL;
+        if (failed) {
+            trace(x, reduced, y, "item", item);
+        }
         Py_DECREF(item);
-        failed = copied == NULL || memo_expose(run) < 0;
         if (!failed) {
             PyObject *done = PyObject_CallMethodObjArgs(y, name_append, copied, NULL);
             failed = done == NULL;
@@ -854,7 +1268,7 @@ append_items(Run *run, PyObject *y, PyObject *items)
 }
 
 static int
-set_pairs(Run *run, PyObject *y, PyObject *pairs)
+set_pairs(Run *run, PyObject *x, PyObject *reduced, PyObject *y, PyObject *pairs)
 {
     PyObject *iterator = PyObject_GetIter(pairs);
     if (iterator == NULL) {
@@ -863,24 +1277,24 @@ set_pairs(Run *run, PyObject *y, PyObject *pairs)
     int failed = 0;
     PyObject *pair;
     while (!failed && (pair = PyIter_Next(iterator)) != NULL) {
-        PyObject *fast = PySequence_Tuple(pair);
-        Py_DECREF(pair);
-        if (fast == NULL) {
-            failed = 1;
-            break;
-        }
-        if (PyTuple_GET_SIZE(fast) != 2) {
-            PyErr_Format(PyExc_ValueError,
-                         PyTuple_GET_SIZE(fast) > 2 ? "too many values to unpack (expected 2)"
-                                                    : "not enough values to unpack (expected 2, got %zd)",
-                         PyTuple_GET_SIZE(fast));
-            Py_DECREF(fast);
-            failed = 1;
-            break;
+        PyObject *fast = pair;
+        if (!PyTuple_CheckExact(pair) || PyTuple_GET_SIZE(pair) != 2) {
+            fast = PyObject_CallFunctionObjArgs(pair_function, pair, NULL);
+            Py_DECREF(pair);
+            if (fast == NULL) {
+                failed = 1;
+                break;
+            }
         }
         PyObject *key = copy_object(run, PyTuple_GET_ITEM(fast, 0));
         PyObject *value = key == NULL ? NULL : copy_object(run, PyTuple_GET_ITEM(fast, 1));
-        failed = value == NULL || memo_expose(run) < 0 || PyObject_SetItem(y, key, value) < 0;
+        failed = value == NULL;
+        if (failed) {
+            trace(x, reduced, y, "value", PyTuple_GET_ITEM(fast, 1));
+        }
+        else {
+            failed = PyObject_SetItem(y, key, value) < 0;
+        }
         Py_XDECREF(key);
         Py_XDECREF(value);
         Py_DECREF(fast);
@@ -889,7 +1303,7 @@ set_pairs(Run *run, PyObject *y, PyObject *pairs)
     return failed || PyErr_Occurred() ? -1 : 0;
 }
 
-/* The copy that a reduce value describes; x itself if it is a string. */
+/* The copy that a reduce value describes; x itself if it is a string. The memo is exposed. */
 static PyObject *
 reconstruct(Run *run, PyObject *x, PyObject *reduced)
 {
@@ -897,39 +1311,42 @@ reconstruct(Run *run, PyObject *x, PyObject *reduced)
         Py_INCREF(x);
         return x;
     }
-    PyObject *parts = PySequence_Tuple(reduced);
-    if (parts == NULL) {
-        return NULL;
+    PyObject *parts;
+    if (PyTuple_CheckExact(reduced) && PyTuple_GET_SIZE(reduced) >= 2 && PyTuple_GET_SIZE(reduced) <= 6) {
+        parts = Py_NewRef(reduced);
+    }
+    else {
+        parts = PyObject_CallFunctionObjArgs(six_function, reduced, NULL);
+        if (parts == NULL) {
+            trace(x, reduced, NULL, NULL, NULL);
+            return NULL;
+        }
     }
     Py_ssize_t size = PyTuple_GET_SIZE(parts);
-    if (size < 2 || size > 6) {
-        PyErr_Format(PyExc_TypeError, "a reduce value of %zd items cannot be copied from: expected two to six", size);
-        Py_DECREF(parts);
-        return NULL;
-    }
 #define PART(i) (size > (i) && PyTuple_GET_ITEM(parts, (i)) != Py_None ? PyTuple_GET_ITEM(parts, (i)) : NULL)
-    PyObject *y = NULL;
-    PyObject *args = copy_args(run, PyTuple_GET_ITEM(parts, 1));
-    if (args != NULL && memo_expose(run) == 0) {
-        y = PyObject_Call(PyTuple_GET_ITEM(parts, 0), args, NULL);
+    int finished = 0;
+    PyObject *y = call_with_copies(run, x, PyTuple_GET_ITEM(parts, 0), PyTuple_GET_ITEM(parts, 1), &finished);
+    if (finished) {
+        Py_DECREF(parts);
+        return y;
     }
-    Py_XDECREF(args);
-    if (y == NULL || memo_set(run, x, y) < 0) {
+    if (y == NULL || memo_set(run, x, y, 0) < 0) {
         goto failed;
     }
     if (PART(2) != NULL && set_state(run, y, PART(2), size > 5 ? PyTuple_GET_ITEM(parts, 5) : Py_None) < 0) {
         goto failed;
     }
-    if (PART(3) != NULL && append_items(run, y, PART(3)) < 0) {
+    if (PART(3) != NULL && append_items(run, x, reduced, y, PART(3)) < 0) {
         goto failed;
     }
-    if (PART(4) != NULL && set_pairs(run, y, PART(4)) < 0) {
+    if (PART(4) != NULL && set_pairs(run, x, reduced, y, PART(4)) < 0) {
         goto failed;
     }
 #undef PART
     Py_DECREF(parts);
     return y;
 failed:
+    trace(x, reduced, NULL, NULL, NULL);
     Py_XDECREF(y);
     Py_DECREF(parts);
     return NULL;
@@ -953,6 +1370,29 @@ lookup_attribute(PyObject *x, PyObject *name, PyObject **found)
 #endif
 }
 
+/* As copier.reduce_by_protocol. */
+static PyObject *
+reduce(PyObject *x, PyTypeObject *type)
+{
+    PyObject *reducer = PyDict_GetItemWithError(dispatch_table, (PyObject *)type);
+    if (reducer != NULL) {
+        Py_INCREF(reducer);
+        PyObject *reduced = PyObject_CallFunctionObjArgs(reducer, x, NULL);
+        Py_DECREF(reducer);
+        return reduced;
+    }
+    if (PyErr_Occurred() || lookup_attribute(x, name_reduce_ex, &reducer) < 0) {
+        return NULL;
+    }
+    if (reducer == NULL || reducer == Py_None) {
+        Py_XDECREF(reducer);
+        return PyObject_CallFunctionObjArgs(reduce_function, x, (PyObject *)type, NULL);
+    }
+    PyObject *reduced = PyObject_CallFunctionObjArgs(reducer, number_four, NULL);
+    Py_DECREF(reducer);
+    return reduced;
+}
+
 static PyObject *
 copy_by_protocol(Run *run, PyObject *x)
 {
@@ -974,7 +1414,7 @@ copy_by_protocol(Run *run, PyObject *x)
         return y;
     }
     Py_XDECREF(own);
-    PyObject *reduced = PyObject_CallFunctionObjArgs(reduce_function, x, (PyObject *)type, NULL);
+    PyObject *reduced = reduce(x, type);
     if (reduced == NULL) {
         return NULL;
     }
@@ -984,14 +1424,22 @@ copy_by_protocol(Run *run, PyObject *x)
 }
 
 static PyObject *
-copy_ordered_dict(Run *run, PyObject *x)
+copy_ordered_dict(Run *run, PyObject *x, int alone)
 {
     PyObject **attributes = _PyObject_GetDictPtr(x);
     if (attributes != NULL && *attributes != NULL && PyDict_GET_SIZE(*attributes) > 0) {
         return copy_by_protocol(run, x);
     }
+    /* It looks its keys up as it goes: with other keys than these all is left to Python. */
+    Py_ssize_t position = 0;
+    PyObject *key;
+    while (PyDict_Next(x, &position, &key, NULL)) {
+        if (!PyUnicode_CheckExact(key) && !is_simple_key(key)) {
+            return copy_by_protocol(run, x);
+        }
+    }
     PyObject *y = PyODict_New();
-    if (y == NULL || memo_set(run, x, y) < 0) {
+    if (y == NULL || memo_set(run, x, y, alone) < 0) {
         Py_XDECREF(y);
         return NULL;
     }
@@ -1000,33 +1448,62 @@ copy_ordered_dict(Run *run, PyObject *x)
         Py_DECREF(y);
         return NULL;
     }
-    PyObject *key;
-    while ((key = PyIter_Next(iterator)) != NULL) {
-        PyObject *value = PyDict_GetItemWithError(x, key);
-        if (value == NULL) {
-            if (!PyErr_Occurred()) {
-                PyErr_SetObject(PyExc_KeyError, key);
+    int failed = 0;
+    while (!failed && (key = PyIter_Next(iterator)) != NULL) {
+        PyObject *value = PyDict_GetItemWithError(x, key), *new_key = NULL, *new_value = NULL;
+        if (value == NULL && !PyErr_Occurred()) {
+            PyErr_SetObject(PyExc_KeyError, key);
+        }
+        if (value != NULL) {
+            Py_INCREF(value);
+            new_key = copy_object(run, key);
+            new_value = new_key == NULL ? NULL : copy_object(run, value);
+            Py_DECREF(value);
+        }
+        failed = new_value == NULL;
+        if (!failed) {
+            int simple = is_simple_key(new_key); /* a rule may make anything of it */
+            failed = (!simple && python_begins(run) < 0) || PyODict_SetItem(y, new_key, new_value) < 0;
+            if (!simple) {
+                python_ends(run);
             }
-            Py_DECREF(key);
-            break;
         }
-        Py_INCREF(value);
-        PyObject *new_key = copy_object(run, key), *new_value = NULL;
-        if (new_key != NULL && (PyUnicode_CheckExact(new_key) || memo_expose(run) == 0)) {
-            new_value = copy_object(run, value);
-        }
-        int failed = new_value == NULL || PyODict_SetItem(y, new_key, new_value) < 0;
         Py_XDECREF(new_key);
         Py_XDECREF(new_value);
         Py_DECREF(key);
-        Py_DECREF(value);
-        if (failed) {
-            break;
-        }
     }
     Py_DECREF(iterator);
-    if (PyErr_Occurred()) {
+    if (failed || PyErr_Occurred()) {
         Py_DECREF(y);
+        return NULL;
+    }
+    return y;
+}
+
+static PyObject *
+copy_default_dict(Run *run, PyObject *x, int alone)
+{
+    Py_ssize_t position = 0;
+    PyObject *key;
+    PyTypeObject *last = NULL;
+    while (PyDict_Next(x, &position, &key, NULL)) {
+        if (!is_simple_key(key) || !is_atomic(run, key, &last)) {
+            return copy_by_protocol(run, x);
+        }
+    }
+    PyObject *factory = PyObject_GetAttr(x, name_default_factory);
+    if (factory == NULL) {
+        return NULL;
+    }
+    last = NULL;
+    if (!is_atomic(run, factory, &last)) {
+        Py_DECREF(factory);
+        return copy_by_protocol(run, x);
+    }
+    PyObject *y = PyObject_CallFunctionObjArgs((PyObject *)Py_TYPE(x), factory, NULL);
+    Py_DECREF(factory);
+    if (y == NULL || memo_set(run, x, y, alone) < 0 || copy_items(run, x, y) < 0) {
+        Py_XDECREF(y);
         return NULL;
     }
     return y;
@@ -1034,79 +1511,150 @@ copy_ordered_dict(Run *run, PyObject *x)
 
 /* ---- rules ------------------------------------------------------------------------------------------------------------------------ */
 
-/* What a rule's plan says: see copier._native_plan. */
-typedef enum { RULE_SHARE = 0, RULE_FUNCTION, RULE_STEPS, RULE_REDUCE, RULE_REDUCE_WITH_PICKLER } RuleMode;
+/* What the plan says about a rule: see plans._mode. */
+typedef enum { RULE_SHARE = 0, RULE_FUNCTION, RULE_STEPS, RULE_REDUCE } RuleMode;
+
+/* The exception that is set, taken away and made whole. */
+static PyObject *
+exception_take(void)
+{
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL) {
+        PyException_SetTraceback(value, traceback);
+    }
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+}
+
+/* Raise an exception that was taken away, with the traceback that it has. Takes over the reference. */
+static void
+exception_give(PyObject *error)
+{
+    PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(error)), error, PyException_GetTraceback(error));
+}
+
+/* Let a generator deal with what went wrong with a part: it yields another one, returns or raises. */
+static PySendResult
+throw_into(Run *run, PyObject *steps, PyObject **result)
+{
+    PyObject *error = exception_take();
+    PyObject *traceback = PyException_GetTraceback(error);
+    PySendResult status = PYGEN_ERROR;
+    if (PyObject_SetAttr(run->call, name_failed, error) == 0) {
+        *result = PyObject_CallMethodObjArgs(steps, name_throw, error, NULL);
+        if (*result != NULL) {
+            status = PYGEN_NEXT;
+        }
+        else if (PyErr_ExceptionMatches(PyExc_StopIteration)) {
+            PyObject *stop = exception_take();
+            *result = PyObject_GetAttr(stop, name_value);
+            Py_DECREF(stop);
+            status = *result == NULL ? PYGEN_ERROR : PYGEN_RETURN;
+        }
+        else {
+            PyObject *raised = exception_take();
+            if (raised == error && traceback != NULL) {
+                PyException_SetTraceback(error, traceback); /* it went through the generator and back */
+            }
+            exception_give(raised);
+        }
+    }
+    Py_XDECREF(traceback);
+    Py_DECREF(error);
+    return status;
+}
 
 /* Run a copy function that yields each part that it wants copied. */
 static PyObject *
 drive_steps(Run *run, PyObject *steps)
 {
-    PyObject *sent = Py_None, *result = NULL;
-    Py_INCREF(sent);
-    for (;;) {
-        PySendResult status = PyIter_Send(steps, sent, &result);
-        Py_CLEAR(sent);
-        if (status == PYGEN_RETURN) {
-            return result;
+    PyObject *result = NULL;
+    PySendResult status = PyIter_Send(steps, Py_None, &result);
+    while (status == PYGEN_NEXT) {
+        PyObject *sent = copy_object(run, result);
+        Py_CLEAR(result);
+        if (sent != NULL) {
+            status = PyIter_Send(steps, sent, &result);
+            Py_DECREF(sent);
         }
-        if (status == PYGEN_ERROR) {
-            return NULL;
+        else if (PyErr_ExceptionMatches(PyExc_Exception)) {
+            status = throw_into(run, steps, &result);
         }
-        sent = copy_object(run, result);
-        Py_DECREF(result);
-        if (sent == NULL) {
+        else {
             return NULL;
         }
     }
+    return status == PYGEN_RETURN ? result : NULL;
+}
+
+/* After a rule's function has raised: say so in the error. */
+static void
+blame(Run *run, PyObject *rule, PyObject *x)
+{
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+        return;
+    }
+    PyObject *error = exception_take();
+    PyObject *done = PyObject_CallFunctionObjArgs(blame_function, rule, x, error, run->dict, NULL);
+    if (done != NULL) {
+        Py_DECREF(done);
+        exception_give(error);
+        return;
+    }
+    PyObject *named = exception_take();
+    if (named != error) {
+        PyException_SetContext(named, Py_NewRef(error));
+    }
+    Py_DECREF(error);
+    exception_give(named);
 }
 
 static PyObject *
 copy_by_rule(Run *run, PyObject *x, PyObject *plan)
 {
     long mode = PyLong_AsLong(PyTuple_GET_ITEM(plan, 0));
-    PyObject *function = PyTuple_GET_ITEM(plan, 1);
-    if (mode == RULE_SHARE) {
-        Py_INCREF(x);
-        return x;
-    }
-    if (memo_expose(run) < 0) {
-        return NULL;
-    }
-    if (mode == RULE_FUNCTION) {
-        return PyObject_CallFunctionObjArgs(function, x, run->dict, NULL);
+    PyObject *rule = PyTuple_GET_ITEM(plan, 1), *y;
+    if (mode == RULE_SHARE || mode == RULE_FUNCTION) {
+        return PyObject_CallFunctionObjArgs(apply_function, rule, x, run->dict, NULL);
     }
     if (mode == RULE_STEPS) {
-        PyObject *steps = PyObject_CallFunctionObjArgs(function, x, run->dict, NULL);
+        PyObject *steps = PyObject_CallFunctionObjArgs(apply_function, rule, x, run->dict, NULL);
         if (steps == NULL) {
             return NULL;
         }
-        PyObject *y = drive_steps(run, steps);
+        y = drive_steps(run, steps);
         Py_DECREF(steps);
+        if (y == NULL) {
+            blame(run, rule, x);
+        }
         return y;
     }
-    PyObject *reduced = mode == RULE_REDUCE ? PyObject_CallFunctionObjArgs(function, x, NULL)
-                                            : PyObject_CallFunctionObjArgs(function, x, Py_None, NULL);
+    PyObject *reduced = PyObject_CallFunctionObjArgs(reduced_function, rule, x, NULL);
     if (reduced == NULL || reduced == Py_NotImplemented) {
         return reduced;
     }
-    PyObject *checked = PyObject_CallFunctionObjArgs(check_function, PyTuple_GET_ITEM(plan, 2), x, reduced, NULL);
-    Py_XDECREF(checked);
-    PyObject *y = checked == NULL ? NULL : reconstruct(run, x, reduced);
+    y = reconstruct(run, x, reduced);
     Py_DECREF(reduced);
     return y;
 }
 
-static PyObject *copy_kind(Run *run, PyObject *x, Kind kind, Plan *plan);
+static PyObject *copy_kind(Run *run, PyObject *x, Kind kind, Plan *plan, int alone);
 
 static PyObject *
 copy_by_rules(Run *run, PyObject *x, Plan *plan)
 {
-    PyObject *rules = plan->rules;
+    PyObject *rules = Py_NewRef(plan->rules); /* the plan may go away while rules run */
     Kind fallback = plan->fallback;
-    Py_INCREF(rules); /* the plan may go away while rules run */
+    if (memo_expose(run) < 0) {
+        Py_DECREF(rules);
+        return NULL;
+    }
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rules); i++) {
         PyObject *y = copy_by_rule(run, x, PyTuple_GET_ITEM(rules, i));
-        if (y == Py_NotImplemented && x != Py_NotImplemented) {
+        if (y == Py_NotImplemented) {
             Py_DECREF(y);
             continue;
         }
@@ -1114,81 +1662,125 @@ copy_by_rules(Run *run, PyObject *x, Plan *plan)
         return y;
     }
     Py_DECREF(rules);
-    return copy_kind(run, x, fallback, NULL);
+    return copy_kind(run, x, fallback, NULL, 0);
 }
 
 static PyObject *
-copy_kind(Run *run, PyObject *x, Kind kind, Plan *plan)
+copy_enum(Run *run, PyObject *x)
+{
+    PyObject *dict = PyObject_GenericGetDict(x, NULL);
+    if (dict == NULL) {
+        return NULL;
+    }
+    int own = PyDict_Contains(dict, name_deepcopy);
+    Py_DECREF(dict);
+    if (own) {
+        return own < 0 ? NULL : copy_by_protocol(run, x);
+    }
+    return Py_NewRef(x);
+}
+
+static PyObject *
+copy_kind(Run *run, PyObject *x, Kind kind, Plan *plan, int alone)
 {
     switch (kind) {
     case KIND_ATOMIC:
-        Py_INCREF(x);
-        return x;
+    case KIND_SHARED:
+        return Py_NewRef(x);
+    case KIND_ENUM:
+        return copy_enum(run, x);
     case KIND_LIST:
-        return copy_list(run, x);
+        return copy_list(run, x, alone);
     case KIND_DICT:
-        return copy_dict(run, x);
+        return copy_dict(run, x, alone);
     case KIND_TUPLE:
         return copy_tuple(run, x);
-    case KIND_SET:
-        return copy_set(run, x, 0);
-    case KIND_FROZENSET:
-        return copy_set(run, x, 1);
-    case KIND_BYTEARRAY:
-        return PyByteArray_FromObject(x);
-    case KIND_ORDERED_DICT:
-        return copy_ordered_dict(run, x);
-    case KIND_PLAIN: {
-        int registered = plan == NULL ? 1 : PyDict_Contains(dispatch_table, (PyObject *)Py_TYPE(x));
-        if (registered < 0) {
-            return NULL;
-        }
-        return registered ? copy_by_protocol(run, x) : copy_plain(run, x, plan);
-    }
     case KIND_RULES:
         return copy_by_rules(run, x, plan);
+    case KIND_PLAIN:
+    case KIND_SET:
+    case KIND_FROZENSET:
+    case KIND_BYTEARRAY:
+    case KIND_ORDERED_DICT:
+    case KIND_DEFAULT_DICT: {
+        int registered = PyDict_Contains(dispatch_table, (PyObject *)Py_TYPE(x));
+        if (registered) {
+            return registered < 0 ? NULL : copy_by_protocol(run, x);
+        }
+        switch (kind) {
+        case KIND_PLAIN:
+            return copy_plain(run, x, plan, alone);
+        case KIND_BYTEARRAY:
+            return PyByteArray_FromObject(x);
+        case KIND_ORDERED_DICT:
+            return copy_ordered_dict(run, x, alone);
+        case KIND_DEFAULT_DICT:
+            return copy_default_dict(run, x, alone);
+        default:
+            return copy_set(run, x, kind == KIND_FROZENSET);
+        }
+    }
     default:
         return copy_by_protocol(run, x);
     }
+}
+
+static inline int
+enters_itself(Kind kind)
+{
+    return kind == KIND_LIST || kind == KIND_DICT || kind == KIND_PLAIN || kind == KIND_ORDERED_DICT ||
+           kind == KIND_DEFAULT_DICT;
 }
 
 /* The heart: as copier._copy. Returns a new reference. */
 static PyObject *
 copy_object(Run *run, PyObject *x)
 {
-    PyTypeObject *type = Py_TYPE(x);
-    Plan *plan = plan_for(run, type);
+    int alone = Py_REFCNT(x) == 1, owned = 0;
+    Plan *plan = plan_find(run, Py_TYPE(x));
     if (plan == NULL) {
-        return NULL;
+        Py_INCREF(x); /* Python code may drop the last reference */
+        owned = 1;
+        plan = plan_ask(run, Py_TYPE(x));
+        if (plan == NULL) {
+            Py_DECREF(x);
+            return NULL;
+        }
+        alone = 0;
     }
     Kind kind = plan->kind;
     if (kind == KIND_ATOMIC) {
+        return owned ? x : Py_NewRef(x);
+    }
+    if (kind == KIND_SHARED && !run->exposed) { /* nothing but Python code enters such an object */
+        return owned ? x : Py_NewRef(x);
+    }
+    /* A list, a dictionary or an instance is in the memo before anything else happens, which then keeps it. */
+    if (!owned && (run->exposed || !enters_itself(kind))) {
         Py_INCREF(x);
-        return x;
+        owned = 1;
     }
-    if (run->exposed || Py_REFCNT(x) > 1) {
-        PyObject *known = memo_get(run, x);
-        if (known != NULL) {
-            Py_INCREF(known);
-            return known;
-        }
-        if (PyErr_Occurred()) {
-            return NULL;
+    PyObject *y = NULL;
+    if (run->exposed || !alone) {
+        y = memo_get(run, x);
+        if (y != NULL || PyErr_Occurred()) {
+            Py_XINCREF(y);
+            goto done;
         }
     }
-    if (stack_is_low(run)) {
-        return NULL;
+    if (stack_is_low()) {
+        goto done;
     }
-    /* Containers in progress are in the memo, which keeps them once it is exposed; the others are kept from here. */
-    int owned = kind >= KIND_RULES || kind == KIND_TUPLE || run->exposed;
-    if (owned) {
-        Py_INCREF(x); /* Python code may drop the last reference while x is copied */
-    }
-    PyObject *y = copy_kind(run, x, kind, plan);
+    y = copy_kind(run, x, kind, plan, alone);
     stack_leave();
-    if (y != NULL && memo_finish(run, x, y, kind != KIND_TUPLE && kind != KIND_SET && kind != KIND_FROZENSET && kind != KIND_BYTEARRAY) < 0) {
+    if (y == NULL) { /* that a value was at hand is what tells of the items of a dictionary of another type */
+        int is_dict = kind == KIND_ORDERED_DICT || kind == KIND_DEFAULT_DICT;
+        trace(x, NULL, NULL, "value", is_dict ? Py_None : NULL);
+    }
+    if (y != NULL && y != x && memo_finish(run, x, y, enters_itself(kind), alone) < 0) {
         Py_CLEAR(y);
     }
+done:
     if (owned) {
         Py_DECREF(x);
     }
@@ -1197,53 +1789,49 @@ copy_object(Run *run, PyObject *x)
 
 /* ---- calls from Python -------------------------------------------------------------------------------------------------------------- */
 
-#ifdef HAVE_STACK_LIMIT
-/* The lowest address that a copy may use in this thread; asked once a thread, for the main thread's answer is slow to find. */
-static char *
-stack_limit(void)
-{
-    static __thread char *limit;
-    if (limit == NULL) {
-        pthread_attr_t attributes;
-        void *low = NULL;
-        size_t size = 0;
-        if (pthread_getattr_np(pthread_self(), &attributes) == 0) {
-            pthread_attr_getstack(&attributes, &low, &size);
-            pthread_attr_destroy(&attributes);
-        }
-        if (size == 0 || size > ((size_t)64 << 20)) { /* unknown or unlimited: count on what every system gives */
-            limit = (char *)__builtin_frame_address(0) - ((size_t)4 << 20);
-        }
-        else {
-            /* Python code that a copy calls needs room too. */
-            size_t margin = size / 4 < ((size_t)256 << 10) ? size / 4 : ((size_t)256 << 10);
-            limit = (char *)low + margin;
-        }
-    }
-    return limit;
-}
-#endif
-
 static void
 run_clear(Run *run)
 {
     for (size_t i = 0; i < run->logged; i++) {
         Py_DECREF(run->log[i].copy);
     }
-    PyMem_Free(run->log);
-    for (size_t i = 0; run->table != NULL && i <= run->mask; i++) {
+    if (run->log != run->few_logged) {
+        PyMem_Free(run->log);
+    }
+    for (size_t i = 0; i <= run->mask; i++) {
         if (run->table[i].source != NULL) {
             Py_DECREF(run->table[i].source);
             Py_DECREF(run->table[i].copy);
         }
     }
-    PyMem_Free(run->table);
+    if (run->table != run->few) {
+        PyMem_Free(run->table);
+    }
     plans_clear(&run->own_plans);
-    Py_XDECREF(run->keep);
+    plan_clear(&run->passing);
+    Py_XDECREF(run->call);
+    Py_XDECREF(run->keep_key);
     Py_XDECREF(run->dict);
     Py_DECREF(run->registry);
     Py_XDECREF(run->options);
     Py_DECREF(run->root);
+}
+
+static Run *spare_run;
+
+static void
+run_release(Run *run)
+{
+    if (--run->users > 0) {
+        return;
+    }
+    run_clear(run);
+    if (spare_run == NULL) {
+        spare_run = run;
+    }
+    else {
+        PyMem_Free(run);
+    }
 }
 
 static void
@@ -1254,10 +1842,10 @@ run_leave(Run *run)
         link = &(*link)->outer;
     }
     *link = run->outer;
-    if (run->announced) {
+    if (run->call != NULL) {
         PyObject *type, *value, *traceback;
         PyErr_Fetch(&type, &value, &traceback);
-        PyObject *done = PyObject_CallFunctionObjArgs(forget_function, run->dict, NULL);
+        PyObject *done = PyObject_CallFunctionObjArgs(forget_function, run->call, NULL);
         if (done == NULL) {
             PyErr_WriteUnraisable(forget_function);
         }
@@ -1266,9 +1854,31 @@ run_leave(Run *run)
     }
 }
 
+/* Bind rules that wait for a module which has been imported meanwhile: registry.refresh(), where there may be any. */
+static int
+refresh(PyObject *registry)
+{
+    static Py_ssize_t modules_seen = -1;
+    static uint64_t generation_seen;
+    Py_ssize_t modules = PyDict_GET_SIZE(PyImport_GetModuleDict());
+    if (registry == default_registry && modules == modules_seen && generation_seen == rules_generation) {
+        return 0;
+    }
+    PyObject *done = PyObject_CallFunctionObjArgs(refreshed_function, registry, NULL);
+    if (done == NULL) {
+        return -1;
+    }
+    if (registry == default_registry) {
+        modules_seen = done == Py_True ? modules : -1;
+        generation_seen = rules_generation;
+    }
+    Py_DECREF(done);
+    return 0;
+}
+
 PyDoc_STRVAR(copy_doc,
 "copy(x, registry, memo, options)\n--\n\n"
-"A deep copy of x, as copier.deepcopy makes it. memo is None or a dictionary of the caller's; options is None or a dictionary.");
+"A deep copy of x, as copier.deepcopy makes it. memo is None or a dictionary of the caller's; options is a dictionary, or None for the registry's.");
 
 static PyObject *
 core_copy(PyObject *module, PyObject *const *args, Py_ssize_t count)
@@ -1277,30 +1887,44 @@ core_copy(PyObject *module, PyObject *const *args, Py_ssize_t count)
         PyErr_SetString(PyExc_TypeError, "copy takes four arguments");
         return NULL;
     }
-    Run run;
-    memset(&run, 0, sizeof run);
-    run.root = Py_NewRef(args[0]); /* two refer to it now, so the root is always in the table */
-    run.registry = Py_NewRef(args[1] == Py_None ? default_registry : args[1]);
-    run.options = args[3] == Py_None ? NULL : Py_NewRef(args[3]);
-    run.plans = run.registry == default_registry ? &default_plans : &run.own_plans;
+    if (refresh(args[1]) < 0) {
+        return NULL;
+    }
+    /* Not on the stack: it is found from other threads, and a library of coroutines may move the stack away while Python code runs. */
+    Run *run = spare_run;
+    spare_run = NULL;
+    if (run == NULL && (run = PyMem_Malloc(sizeof(Run))) == NULL) {
+        return PyErr_NoMemory();
+    }
+    memset(run, 0, offsetof(Run, few_logged));
+    memset(run->few, 0, sizeof run->few);
+    run->table = run->few;
+    run->mask = FEW - 1;
+    run->log = run->few_logged;
+    run->log_room = FEW_LOGGED;
+    run->root = Py_NewRef(args[0]); /* two refer to it now, so the root is always in the table */
+    run->registry = Py_NewRef(args[1]);
+    run->options = args[3] == Py_None ? NULL : Py_NewRef(args[3]);
+    run->plans = run->registry == default_registry ? &default_plans : &run->own_plans;
 #ifdef HAVE_STACK_LIMIT
-    run.stack_limit = stack_limit();
+    if (stack_lowest == NULL) {
+        stack_ask();
+    }
 #endif
-    run.outer = runs;
-    runs = &run;
-    int collects = PyGC_Disable();
+    run->users = 1;
+    run->outer = runs;
+    runs = run;
     PyObject *y = NULL;
     if (args[2] != Py_None) {
-        run.dict = Py_NewRef(args[2]);
+        run->dict = Py_NewRef(args[2]);
     }
-    if (run.dict == NULL || memo_expose(&run) == 0) {
-        y = copy_object(&run, run.root);
+    if (run->dict == NULL || memo_expose(run) == 0) {
+        gc_pause(run);
+        y = copy_object(run, run->root);
     }
-    run_leave(&run);
-    if (collects) {
-        PyGC_Enable();
-    }
-    run_clear(&run);
+    gc_resume(run);
+    run_leave(run);
+    run_release(run);
     return y;
 }
 
@@ -1315,9 +1939,17 @@ core_nested(PyObject *module, PyObject *const *args, Py_ssize_t count)
         PyErr_SetString(PyExc_TypeError, "nested takes two arguments");
         return NULL;
     }
+#ifdef HAVE_STACK_LIMIT
+    if (stack_lowest == NULL) { /* another thread than the one that the run is in */
+        stack_ask();
+    }
+#endif
     for (Run *run = runs; run != NULL; run = run->outer) {
-        if (run->dict == args[1]) {
-            return copy_object(run, args[0]);
+        if (run->exposed && run->dict == args[1]) {
+            run->users++;
+            PyObject *y = copy_object(run, args[0]);
+            run_release(run);
+            return y;
         }
     }
     Py_RETURN_NOTIMPLEMENTED;
@@ -1333,7 +1965,7 @@ core_invalidate(PyObject *module, PyObject *unused)
 }
 
 PyDoc_STRVAR(setup_doc,
-"setup(copier, errors, registry)\n--\n\n"
+"setup(copier, registry)\n--\n\n"
 "Tell the core where the functions are that it calls. Returns the numbers of the kinds of plans.");
 
 static int
@@ -1350,14 +1982,30 @@ take(PyObject *module, const char *name, PyObject **slot)
 static PyObject *
 core_setup(PyObject *module, PyObject *args)
 {
-    PyObject *copier, *errors, *registry;
-    if (!PyArg_ParseTuple(args, "OOO", &copier, &errors, &registry)) {
+    PyObject *copier, *registry;
+    if (!PyArg_ParseTuple(args, "OO", &copier, &registry)) {
+        return NULL;
+    }
+    if (default_registry != NULL) {
+        PyErr_SetString(PyExc_ImportError, "the C core serves another copy of safepickle in this process");
         return NULL;
     }
     if (take(copier, "_native_plan", &plan_function) < 0 || take(copier, "_expose", &expose_function) < 0 ||
         take(copier, "_forget", &forget_function) < 0 || take(copier, "set_state", &state_function) < 0 ||
-        take(copier, "reduce_by_protocol", &reduce_function) < 0 || take(errors, "check_reduced", &check_function) < 0 ||
+        take(copier, "reduce_by_protocol", &reduce_function) < 0 || take(copier, "_applied", &apply_function) < 0 ||
+        take(copier, "_reduced", &reduced_function) < 0 || take(copier, "_blame", &blame_function) < 0 ||
+        take(copier, "_six", &six_function) < 0 || take(copier, "_called", &call_function) < 0 ||
+        take(copier, "_pair", &pair_function) < 0 || take(copier, "_refreshed", &refreshed_function) < 0 ||
         take(registry, "default_registry", &default_registry) < 0) {
+        return NULL;
+    }
+    if (take(copier, "__dict__", &copier_globals) < 0) {
+        return NULL;
+    }
+    PyObject *file = PyDict_GetItemString(copier_globals, "__file__");
+    const char *name = file != NULL && PyUnicode_Check(file) ? PyUnicode_AsUTF8(file) : "copier.py";
+    trace_code = name == NULL ? NULL : PyCode_NewEmpty(name, "_copy", 1);
+    if (trace_code == NULL) {
         return NULL;
     }
     PyObject *copyreg = PyImport_ImportModule("copyreg");
@@ -1367,9 +2015,20 @@ core_setup(PyObject *module, PyObject *args)
     }
     Py_DECREF(copyreg);
     rules_generation++;
-    return Py_BuildValue("{s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i}", "atomic", KIND_ATOMIC, "list", KIND_LIST, "dict", KIND_DICT,
-                         "tuple", KIND_TUPLE, "set", KIND_SET, "frozenset", KIND_FROZENSET, "bytearray", KIND_BYTEARRAY, "plain",
-                         KIND_PLAIN, "ordered_dict", KIND_ORDERED_DICT, "rules", KIND_RULES, "protocol", KIND_PROTOCOL);
+    static const struct { const char *name; Kind kind; } kinds[] = {
+        {"atomic", KIND_ATOMIC}, {"shared", KIND_SHARED}, {"enum", KIND_ENUM}, {"list", KIND_LIST}, {"dict", KIND_DICT},
+        {"tuple", KIND_TUPLE}, {"set", KIND_SET}, {"frozenset", KIND_FROZENSET}, {"bytearray", KIND_BYTEARRAY},
+        {"plain", KIND_PLAIN}, {"ordered_dict", KIND_ORDERED_DICT}, {"default_dict", KIND_DEFAULT_DICT}, {"rules", KIND_RULES}, {"protocol", KIND_PROTOCOL},
+    };
+    PyObject *numbers = PyDict_New();
+    for (size_t i = 0; numbers != NULL && i < sizeof kinds / sizeof *kinds; i++) {
+        PyObject *number = PyLong_FromLong(kinds[i].kind);
+        if (number == NULL || PyDict_SetItemString(numbers, kinds[i].name, number) < 0) {
+            Py_CLEAR(numbers);
+        }
+        Py_XDECREF(number);
+    }
+    return numbers;
 }
 
 /* ---- the module ------------------------------------------------------------------------------------------------------------------- */
@@ -1385,12 +2044,24 @@ static PyMethodDef methods[] = {
 static int
 module_exec(PyObject *module)
 {
+    if (PyInterpreterState_Get() != PyInterpreterState_Main()) {
+        PyErr_SetString(PyExc_ImportError, "the C core serves the main interpreter only");
+        return -1;
+    }
+    if (empty_tuple != NULL) {
+        return 0; /* imported again */
+    }
     empty_tuple = PyTuple_New(0);
     name_deepcopy = PyUnicode_InternFromString("__deepcopy__");
-    name_reduce_ex = PyUnicode_InternFromString("__reduce_ex__");
     name_append = PyUnicode_InternFromString("append");
     name_dict = PyUnicode_InternFromString("__dict__");
-    return empty_tuple && name_deepcopy && name_reduce_ex && name_append && name_dict ? 0 : -1;
+    name_failed = PyUnicode_InternFromString("failed");
+    name_throw = PyUnicode_InternFromString("throw");
+    name_value = PyUnicode_InternFromString("value");
+    name_reduce_ex = PyUnicode_InternFromString("__reduce_ex__");
+    name_default_factory = PyUnicode_InternFromString("default_factory");
+    number_four = PyLong_FromLong(4);
+    return name_default_factory && empty_tuple && name_reduce_ex && number_four && name_deepcopy && name_append && name_dict && name_failed && name_throw && name_value ? 0 : -1;
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -33,7 +33,7 @@ def run(arguments: argparse.Namespace) -> int:
             platform.python_version(),
             f"{sys.implementation.cache_tag}: functions by value load under this tag only",
         ),
-        ("copier", "python", ""),
+        ("copier", *_copier()),
         ("cloudpickle", _version("cloudpickle"), "register_pickle_by_value is honoured"),
         ("rich", _version("rich"), "tables" if _version("rich") != "-" else "not here: plain tables"),
     ]
@@ -46,6 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print_table("safepickle doctor", ("what", "version", "rules"), rows)
     return 0
+
+
+def _copier() -> tuple[str, str]:
+    """Which copier serves, and why."""
+    from .._native import core, why_python
+
+    return ("python", why_python) if core is None else ("native", "the C core; SAFEPICKLE_PURE=1 keeps to Python")
 
 
 def _version(name: str) -> str:

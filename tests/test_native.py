@@ -1,0 +1,732 @@
+"""Does the C core of the copier do what the copier in Python does, and is it safe when Python code interferes?"""
+
+from __future__ import annotations
+
+import collections
+import copyreg
+import dataclasses
+import enum
+import gc
+import json
+import sys
+import threading
+import types
+import weakref
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import safepickle
+from safepickle import copier
+from safepickle._native import core, why_python
+from safepickle.registry import default_registry
+
+from .helpers import run_python
+from .native_graphs import (
+    REGISTRY,
+    SPECS,
+    ByReducer,
+    ByRule,
+    ByRuleInSteps,
+    Caught,
+    FailingRule,
+    Hooked,
+    OddReduce,
+    Plain,
+    Refuses,
+    WithNew,
+    WithState,
+    build,
+    outcome,
+    pure,
+)
+
+__all__: list[str] = []
+
+if copier.core is None:
+    pytest.skip(f"the copier in Python serves: {why_python}", allow_module_level=True)
+
+deepcopy = safepickle.deepcopy
+COPIERS = pytest.mark.parametrize("deepcopy", [safepickle.deepcopy, pure], ids=["native", "python"])
+
+
+# -- the same as the definition ----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@given(SPECS)
+def test_random_graphs_are_copied_as_in_python_to_the_same_shape_or_the_same_error(
+    specs: list[tuple[str, list[int]]],
+) -> None:
+    root = build(specs)
+    assert outcome(safepickle.deepcopy, root) == outcome(pure, root)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(SPECS, st.integers(0, 11))
+def test_a_memo_of_the_caller_is_asked_and_told_as_in_python(specs: list[tuple[str, list[int]]], at: int) -> None:
+    root = build(specs)
+    known = root[at % len(root)]
+    memos: list[dict[int, Any]] = [{id(known): "from the memo"}, {id(known): "from the memo"}]
+    native, python = (
+        outcome(copy, root, memo=memo) for copy, memo in zip((safepickle.deepcopy, pure), memos, strict=True)
+    )
+    assert native == python
+    if isinstance(native, list):  # an error may come before or after the last entries
+        ids = {id(node) for node in root}
+        assert ids & set(memos[0]) == ids & set(memos[1])
+
+
+# -- the memo ----------------------------------------------------------------------------------------------------------
+
+
+class Looks:
+    """Has a way to some other object, and copies that."""
+
+    def __init__(self, where: Any, look: Any) -> None:
+        self.where, self.look = where, look
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return types.SimpleNamespace(found=deepcopy(self.look(self.where), memo))
+
+
+class Holder:
+    pass
+
+
+def test_a_hook_that_reaches_an_object_by_another_way_gets_the_same_copy() -> None:
+    holder = Holder()
+    holder.buffer = [[1]]  # nothing else refers to it, so it is in no table
+    holder.looks = Looks(holder, lambda holder: holder.buffer)
+    copied = deepcopy(holder)
+    assert copied.looks.found is copied.buffer
+
+
+def test_the_same_through_slots_tuples_sets_and_ordered_dicts() -> None:
+    class Slotted:
+        __slots__ = ("inner", "looks")
+
+    slotted = Slotted()
+    slotted.inner = (collections.OrderedDict(a=[{1, 2}]),)
+    slotted.looks = [
+        Looks(slotted, lambda slotted: slotted.inner),
+        Looks(slotted, lambda slotted: slotted.inner[0]["a"]),
+    ]
+    copied = deepcopy(slotted)
+    assert copied.looks[0].found is copied.inner
+    assert copied.looks[1].found is copied.inner[0]["a"]
+
+
+def test_an_object_under_construction_is_found_by_a_hook_below_it() -> None:
+    holder = Holder()
+    holder.looks = Looks(holder, lambda holder: holder)
+    copied = deepcopy(holder)
+    assert copied.looks.found is copied
+
+
+def test_what_a_hook_writes_into_the_memo_counts() -> None:
+    class Writes:
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            memo[id(later)] = "written"
+            return None
+
+    later = [1]
+    assert deepcopy([Writes(), later]) == [None, "written"]
+
+
+def test_attributes_that_a_hook_gives_to_an_unfinished_copy_stay() -> None:
+    class Registers:
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            memo[id(holder)].seen = True
+            return None
+
+    holder = Holder()
+    holder.part = Registers()
+    copied = deepcopy(holder)
+    assert copied.seen and copied.part is None
+
+
+def test_a_hook_may_empty_the_memo_and_drop_what_is_being_copied() -> None:
+    class Drops:
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            memo.clear()
+            outer.clear()
+            gc.collect()
+            return None
+
+    outer = [[[Drops(), [1]], {"a": (Drops(), 2)}]]
+    assert deepcopy(outer) == [[[None, [1]], {"a": (None, 2)}]]
+
+
+@COPIERS
+def test_the_dictionary_of_an_object_is_not_that_of_its_copy_where_somebody_holds_it(deepcopy: Any) -> None:
+    holder = Holder()
+    holder.part = []
+    attributes, copied = deepcopy([holder.__dict__, holder])
+    assert attributes["part"] is copied.part and attributes is not copied.__dict__
+
+
+def test_a_memo_that_is_no_plain_dictionary_is_used_through_its_methods() -> None:
+    class Memo(dict[int, Any]):
+        def get(self, key: int, default: Any = None) -> Any:
+            return "by get" if key == id(part) else super().get(key, default)
+
+    part = [1]
+    assert deepcopy([part], Memo()) == ["by get"]
+
+
+def test_a_call_with_other_options_inside_a_hook_leaves_the_outer_call_as_it_was() -> None:
+    class Hook:
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            return [deepcopy(shared, memo, nonleaf="error"), deepcopy(shared, memo)]
+
+    shared = [1]
+    copied = deepcopy([Hook(), shared])
+    assert copied[0][0] is copied[0][1] is copied[1]
+
+
+# -- plans -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_hook_that_a_class_gets_later_is_used() -> None:
+    class Changed:
+        pass
+
+    assert type(deepcopy(Changed())) is Changed
+    Changed.__deepcopy__ = lambda self, memo: "hook"
+    assert deepcopy(Changed()) == "hook"
+    del Changed.__deepcopy__
+    assert type(deepcopy(Changed())) is Changed
+
+
+def test_a_hook_that_a_base_gets_in_the_middle_of_a_copy_is_used() -> None:
+    class Base:
+        pass
+
+    class Derived(Base):
+        pass
+
+    class Changes:
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            Base.__reduce_ex__ = lambda self, protocol: (str, ("reduced",))
+            return None
+
+    assert deepcopy([Derived(), Changes(), Derived()])[2] == "reduced"
+
+
+@pytest.mark.parametrize("cls", [type("Registered", (), {}), set, bytearray, collections.OrderedDict])
+def test_a_copyreg_entry_that_comes_later_is_used(cls: type) -> None:
+    assert type(deepcopy(cls())) is cls
+    copyreg.pickle(cls, lambda x: (str, ("registered",)))  # type: ignore[arg-type]
+    try:
+        assert deepcopy([cls()]) == ["registered"]
+    finally:
+        del copyreg.dispatch_table[cls]
+    assert type(deepcopy(cls())) is cls
+
+
+@pytest.mark.parametrize("own_registry", [False, True])
+def test_a_rule_that_comes_in_the_middle_of_a_copy_is_used(own_registry: bool) -> None:
+    class Ruled:
+        pass
+
+    registry = safepickle.Registry() if own_registry else default_registry
+
+    class Registers:
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            registry.register(Ruled, copy=lambda x, memo: "by rule")
+            return None
+
+    try:
+        assert deepcopy([Ruled(), Registers(), Ruled()], registry=registry)[2] == "by rule"
+    finally:
+        registry.unregister(Ruled)
+    assert type(deepcopy(Ruled(), registry=registry)) is Ruled
+
+
+def test_rules_of_one_registry_do_not_leak_into_calls_with_another() -> None:
+    mine = safepickle.Registry()
+    mine.register(Plain, copy=lambda x, memo: "mine")
+    assert deepcopy(Plain(), registry=mine) == "mine"
+    assert type(deepcopy(Plain())) is Plain
+    assert deepcopy(Plain(), registry=mine) == "mine"
+
+
+def test_rules_for_builtin_types_are_used_for_keys_values_and_items() -> None:
+    mine = safepickle.Registry()
+    mine.register(int, copy=lambda x, memo: x + 1)
+    mine.register(str, copy=lambda x, memo: x.upper())
+    holder = Holder()
+    holder.number = 1
+    source = {1: [2], "a": (3,), "s": {4}, "o": collections.OrderedDict(k=5), "h": holder}
+    copied = deepcopy(source, registry=mine)
+    assert copied.pop("H").NUMBER == 2
+    assert copied == {2: [3], "A": (4,), "S": {5}, "O": {"K": 6}}
+
+
+def test_classes_that_come_and_go_at_one_address_are_told_apart() -> None:
+    for round_ in range(300):
+        plain = type("Gone", (), {})
+        assert type(deepcopy(plain())) is plain
+        del plain
+        hooked = type("Gone", (), {"__deepcopy__": lambda self, memo, round_=round_: round_})
+        assert deepcopy(hooked()) == round_
+        del hooked
+        slotted = type("Gone", (), {"__slots__": ("a",)})
+        x = slotted()
+        x.a = [round_]
+        assert deepcopy(x).a == [round_]
+        del slotted, x
+        gc.collect(0)
+
+
+@COPIERS
+@pytest.mark.parametrize("name", ["__deepcopy__", "__reduce_ex__"])
+def test_a_hook_of_one_instance_is_used(deepcopy: Any, name: str) -> None:
+    holder = Holder()
+    by_name = {"__deepcopy__": lambda memo: "own", "__reduce_ex__": lambda protocol: (str, ("own",))}
+    holder.__dict__["".join(name)] = by_name[name]
+    assert deepcopy([holder, Holder()])[0] == "own"
+
+
+def test_a_hook_of_one_enum_member_is_used() -> None:
+    Odd = enum.Enum("Odd", "A B")
+    Odd.A.__dict__["__deepcopy__"] = lambda memo: "own"
+    assert deepcopy([Odd.A, Odd.B], registry=safepickle.Registry.empty()) == ["own", Odd.B]
+
+
+@COPIERS
+def test_a_shared_object_is_what_the_memo_says(deepcopy: Any) -> None:
+    registry = safepickle.Registry()
+    registry.register(Plain, copy=safepickle.SHARE)
+    plain, Colours = Plain(), enum.Enum("Colours", "A")
+    assert deepcopy([plain, Colours.A], {id(plain): 1, id(Colours.A): 2}, registry=registry) == [1, 2]
+
+
+@COPIERS
+def test_classes_whose_metaclass_makes_them_equal_or_unhashable_are_told_apart(deepcopy: Any) -> None:
+    class Same(type):
+        def __eq__(cls, other: object) -> bool:
+            return True
+
+        def __hash__(cls) -> int:
+            return 1
+
+    one = Same("one", (), {"__deepcopy__": lambda self, memo: "one"})
+    other = Same("other", (), {})
+    assert deepcopy(one()) == "one"
+    assert type(deepcopy([other()])[0]) is other
+
+
+# -- Python code that runs in between ----------------------------------------------------------------------------------
+
+
+class Key:
+    """Its hash drops whatever `drop` says."""
+
+    drop: Any = staticmethod(lambda: None)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __hash__(self) -> int:
+        Key.drop()
+        return 1
+
+    def __eq__(self, other: object) -> bool:
+        Key.drop()
+        return isinstance(other, Key) and getattr(other, "name", None) == getattr(self, "name", None)
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict])
+def test_the_hash_of_a_key_may_drop_what_is_being_copied(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    for _ in range(50):
+        rows: list[Any] = [[[i], {"a": [i]}] for i in range(20)]
+        table = kind((Key(str(i)), [i]) for i in range(5))
+        source = [rows, table, [1]]
+
+        def drop(source: list[Any] = source, rows: list[Any] = rows) -> None:
+            source.clear()
+            rows.clear()
+            gc.collect(0)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Key, "drop", staticmethod(drop))
+            copied = deepcopy(source)
+        assert copied[0] == [[[i], {"a": [i]}] for i in range(20)] or copied[0] == []
+        assert sorted(copied[1].values()) == [[i] for i in range(5)]
+
+
+@COPIERS
+@pytest.mark.parametrize("change", ["grow", "shrink", "clear"])
+@pytest.mark.parametrize("kind", [list, dict, set, collections.OrderedDict, "instance"])
+def test_a_container_that_a_hook_changes_gives_what_iterating_over_it_gives(
+    deepcopy: Any, change: str, kind: Any
+) -> None:
+    class Changes:
+        __hash__ = object.__hash__
+
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            if change == "clear":
+                target.clear()
+            elif isinstance(target, dict):
+                target.update({"new": 1}) if change == "grow" else target.popitem()
+            elif isinstance(target, set):
+                target.add("new") if change == "grow" else target.discard(1)
+            else:
+                target.append("new") if change == "grow" else target.pop()
+            return "copied"
+
+    parts = [1, Changes(), 2, 3]
+    if kind == "instance":
+        source: Any = Holder()
+        source.__dict__.update({f"a{at}": part for at, part in enumerate(parts)})
+    else:
+        source = kind(parts) if kind in (list, set) else kind(enumerate(parts))
+    target = source.__dict__ if kind == "instance" else source
+    try:
+        said = deepcopy(source)
+    except Exception as error:
+        said = error
+    if kind is list:
+        assert said == {"grow": [1, "copied", 2, 3, "new"], "shrink": [1, "copied", 2], "clear": [1, "copied"]}[change]
+    elif kind is set:
+        assert said == {1, "copied", 2, 3}
+    else:
+        assert isinstance(said, RuntimeError), said
+        assert "during iteration" in str(said)
+
+
+def test_threads_that_change_what_is_copied_do_no_harm() -> None:
+    stop = threading.Event()
+    shared: list[Any] = [[[i], {"k": (i, [i])}, Holder()] for i in range(50)]
+    failures: list[BaseException] = []
+
+    class Yields:
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            stop.wait(0.0001)
+            return None
+
+    def change() -> None:
+        i = 0
+        while not stop.is_set():
+            i += 1
+            shared[i % len(shared)] = [[i], {"k": (i, [i])}, Holder(), Yields()]
+            cls = type("New", (), {})  # its plan has to be asked for in the middle
+            shared[(i * 7) % len(shared)] = [cls(), Key("k"), {Key(str(i)): [i]}]
+
+    def copy() -> None:
+        try:
+            for _ in range(150):
+                rows = deepcopy(shared)
+                assert len(rows) == len(shared)
+        except BaseException as error:
+            failures.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        changer = threading.Thread(target=change)
+        copiers = [threading.Thread(target=copy) for _ in range(3)]
+        for thread in (changer, *copiers):
+            thread.start()
+        for thread in copiers:
+            thread.join(60)
+        stop.set()
+        changer.join(60)
+    finally:
+        sys.setswitchinterval(interval)
+        stop.set()
+    assert not failures and gc.isenabled()
+
+
+def test_a_thread_that_a_hook_starts_copies_parts_with_the_memo() -> None:
+    class Hands:
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            made: list[Any] = []
+            thread = threading.Thread(target=lambda: made.append(deepcopy(shared, memo)))
+            thread.start()
+            thread.join(60)
+            return made
+
+    shared: list[Any] = [1]
+    copied = deepcopy([Hands(), shared])
+    assert copied[0][0] is copied[1]
+
+
+def test_a_thread_may_still_copy_with_the_memo_when_the_call_has_ended() -> None:
+    go, begun = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+    made: list[Any] = []
+
+    class Waits:
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            begun.set()
+            go.wait(60)
+            return "waited"
+
+    class Hands:
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            source = [[Waits(), [1]], [2]]
+            threads.append(threading.Thread(target=lambda: made.append(deepcopy(source, memo))))
+            threads[0].start()
+            begun.wait(60)
+            return None
+
+    assert deepcopy([Hands(), 3]) == [None, 3]
+    deepcopy([[4]] * 100)
+    go.set()
+    threads[0].join(60)
+    assert made == [[["waited", [1]], [2]]]
+
+
+def test_calls_that_end_in_another_order_than_they_began_find_their_own_memo() -> None:
+    greenlet = pytest.importorskip("greenlet")
+    results: dict[str, Any] = {}
+
+    class Switches:
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            main.switch()
+            return deepcopy(self.part, memo)
+
+    def run(name: str) -> None:
+        x = Switches()
+        x.part = [name]
+        results[name] = deepcopy([[name], x, x.part])
+
+    main = greenlet.getcurrent()
+    tasks = [greenlet.greenlet(run) for _ in range(3)]
+    for number, task in enumerate(tasks):
+        task.switch(str(number))
+    for task in tasks:
+        task.switch()
+    for name, copied in results.items():
+        assert copied == [[name], [name], [name]] and copied[1] is copied[2]
+    assert len(results) == 3
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_the_garbage_collector_is_as_it_was_also_within_hooks_and_after_errors(collects: bool) -> None:
+    class Asks:
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            return gc.isenabled()
+
+    class Raises:
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            raise ValueError
+
+    was = gc.isenabled()
+    (gc.enable if collects else gc.disable)()
+    try:
+        assert deepcopy([[1], Asks(), [Asks()]]) == [[1], collects, [collects]]
+        with pytest.raises(ValueError):
+            deepcopy([[1], Raises()])
+        deepcopy([[1]])
+        assert gc.isenabled() is collects
+    finally:
+        (gc.enable if was else gc.disable)()
+
+
+def test_a_finalizer_of_a_half_made_copy_runs_after_the_error() -> None:
+    ended: list[Any] = []
+
+    class Ends:
+        def __del__(self) -> None:
+            ended.append(deepcopy([1, {2: [3]}]))
+
+    class Raises:
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            raise ValueError("no")
+
+    source = [Ends(), Raises()]
+    with pytest.raises(ValueError, match="no"):
+        deepcopy(source)
+    gc.collect()
+    assert ended == [[1, {2: [3]}]]
+
+
+# -- depth -------------------------------------------------------------------------------------------------------------
+
+DEEP = """
+    import safepickle, sys, threading
+    from safepickle import copier
+    assert copier.core is not None
+
+    class Node:
+        def __init__(self, next): self.next = next
+    class Slotted:
+        __slots__ = ("next",)
+        def __init__(self, next): self.next = next
+
+    def nested(depth, wrap):
+        x = None
+        for _ in range(depth):
+            x = wrap(x)
+        return x
+
+    WAYS = {list: lambda x: [x], dict: lambda x: {"k": x}, tuple: lambda x: (x, []), Node: Node, Slotted: Slotted}
+
+    def inner(x):
+        return x[0] if type(x) in (list, tuple) else x["k"] if type(x) is dict else x.next
+
+    def check(depth):
+        for wrap in WAYS.values():
+            source = nested(depth, wrap)
+            copied = safepickle.deepcopy(source)
+            for _ in range(depth):
+                assert copied is not source and type(copied) is type(source)
+                source, copied = inner(source), inner(copied)
+            assert copied is None
+
+    def run():
+        try:
+            check(int(sys.argv[1]))
+            done.append(True)
+        except BaseException as error:
+            done.append(error)
+
+    done = []
+    if size := int(sys.argv[2]):
+        threading.stack_size(size)
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+    else:
+        run()
+    print(done)
+"""
+
+
+@pytest.mark.parametrize("depth", [3_000, 40_000])
+@pytest.mark.parametrize("stack", [0, 512 << 10, 256 << 10])
+def test_nesting_of_any_depth_is_copied_on_any_stack(depth: int, stack: int) -> None:
+    assert run_python(DEEP, args=[str(depth), str(stack)]).strip() == "[True]"
+
+
+def test_an_object_without_an_end_is_an_error_and_no_crash() -> None:
+    class Endless:
+        def __reduce_ex__(self, protocol: int) -> Any:
+            return Endless, (), {"next": [Endless()]}
+
+    memo: dict[int, Any] = {}
+    with pytest.raises(RecursionError):
+        deepcopy(Endless(), memo)
+
+
+# -- nothing is left over ----------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(slots=True)
+class Row:
+    name: str
+    cells: list[int]
+
+
+def sources() -> dict[str, Any]:
+    """One of each way through the core, errors included."""
+    holder = Holder()
+    holder.me, holder.row = holder, Row("r", [1])
+    many = type("Many", (), {"__slots__": tuple(f"s{i}" for i in range(20))})()
+    for i in range(20):
+        setattr(many, f"s{i}", [i])
+    by_kind = {}
+    for kind in (ByRule, ByRuleInSteps, ByReducer, Caught, Hooked, WithNew, WithState):
+        by_kind[kind.__name__] = kind()
+        by_kind[kind.__name__].parts = [[1], holder, Row("x", [])]
+    by_kind["Caught"].parts.append(Refuses())
+    failing = {kind.__name__: [[1], {"a": kind()}] for kind in (OddReduce, Refuses, FailingRule)}
+    failing["FailingRule"][1]["a"].parts = [1]  # type: ignore[index]
+    return {
+        "builtins": [1, [2], {"a": (3, [4])}, {5, (6, 7)}, frozenset([8]), bytearray(b"9")],
+        "ordered": collections.OrderedDict(a=[1], b={2: (3, [4])}),
+        "keys": {Key("a"): [1], (1, "b"): {Key("c"): 2}, None: {Key("d")}},
+        "instances": [holder, many, [Row("a", [1]), Row("b", [2])]],
+        **by_kind, **failing,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(sources()))
+def test_no_object_and_no_reference_is_left_over(name: str) -> None:
+    source = sources()[name]
+    marker = object()
+    holding = [source, marker]
+
+    def copy_it() -> None:
+        try:
+            deepcopy(holding, registry=REGISTRY)
+        except Exception:
+            pass
+
+    for _ in range(20):
+        copy_it()
+    watched = [source, type(source), None, 1, "a", Row, Holder, Plain, REGISTRY, *(gc.get_referents(source))]
+    gc.collect()
+    before, objects = [sys.getrefcount(x) for x in watched], len(gc.get_objects())
+    for _ in range(200):
+        copy_it()
+    gc.collect()
+    after, objects_after = [sys.getrefcount(x) for x in watched], len(gc.get_objects())
+    assert all(abs(new - old) < 50 for old, new in zip(before, after, strict=True)), (before, after)
+    assert abs(objects_after - objects) < 50
+
+
+def test_a_copy_is_freed_with_its_last_reference() -> None:
+    holder = Holder()
+    holder.row = [Row("a", [1])]
+    copied = deepcopy([holder, {"h": holder}])
+    gone = weakref.ref(copied[0])
+    del copied
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_memory_of_the_process_stays_flat() -> None:
+    code = """
+        import resource, safepickle
+        from tests.test_native import sources
+        from tests.native_graphs import REGISTRY
+        source = list(sources().values())[:3] + [[[i] for i in range(60_000)], {str(i): [i] for i in range(20_000)}]
+        rss = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        for _ in range(5): safepickle.deepcopy(source, registry=REGISTRY)
+        before = rss()
+        for _ in range(30): safepickle.deepcopy(source, registry=REGISTRY)
+        print(rss() - before)
+    """
+    pytest.importorskip("resource")
+    assert int(run_python(code)) < 4_000  # kB; one copy is 10 MB
+
+
+def test_what_is_copied_is_collected_and_tracked_like_any_object() -> None:
+    cycle: list[Any] = [(), {}]
+    cycle[0] = (cycle, [1])
+    copied = deepcopy(cycle)
+    assert gc.is_tracked(copied) and gc.is_tracked(copied[0])
+    holder = Holder()
+    holder.cycle = copied
+    gone = weakref.ref(holder)
+    copied.append(holder)
+    del copied, holder
+    gc.collect()
+    assert gone() is None
+
+
+def test_the_core_is_refused_to_a_second_copy_of_the_package() -> None:
+    with pytest.raises(ImportError, match="another copy"):
+        core.setup(copier, sys.modules["safepickle.registry"])
+
+
+@pytest.mark.parametrize("pure_only", [False, True])
+def test_the_environment_keeps_to_python(pure_only: bool) -> None:
+    code = """
+        import safepickle
+        from safepickle import copier
+        from safepickle.__main__ import main
+        print(copier.core is None, safepickle.deepcopy([[1]]))
+        main(["doctor", "--json"])
+    """
+    said, doctor = run_python(code, env={"SAFEPICKLE_PURE": "1" if pure_only else None}).split("\n", 1)
+    assert said == f"{pure_only} [[1]]"
+    used = next(row["version"] for row in json.loads(doctor) if row["what"] == "copier")
+    assert used == ("python" if pure_only else "native")
