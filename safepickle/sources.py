@@ -254,7 +254,7 @@ def global_names(code: types.CodeType) -> tuple[str, ...]:
 
 def _names_in(code: types.CodeType) -> Iterator[str]:
     stored: set[str] = set()
-    straight = True
+    straight = not getattr(code, "co_exceptiontable", b"")  # an error may jump from anywhere to where that says (3.11)
     for instruction in dis.get_instructions(code):
         operation, name = instruction.opname, instruction.argval
         if operation in _GLOBAL_OPS:

@@ -316,11 +316,19 @@ def test_a_class_body_that_may_read_the_global_of_the_same_name(tmp_path: Path) 
                     value = 1
                 other = value
             return Local.other
-        obj = f, g
+        def h(flag):
+            class Local:
+                try:
+                    value = {True: 1}[flag]
+                except KeyError:
+                    pass
+                other = value
+            return Local.other
+        obj = f, g, h
         """,
         """
-        f, g = obj
-        assert (f(True), f(False), g(True), g(False)) == (1, 6, 1, 5)
+        f, g, h = obj
+        assert (f(True), f(False), g(True), g(False), h(True), h(False)) == (1, 6, 1, 5, 1, 5)
         """,
         tmp_path,
     )
