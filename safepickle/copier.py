@@ -34,13 +34,15 @@ Memo = dict[Any, Any]
 Stack = list[tuple[Any, Generator[Any, Any, Any]]]
 _NOTHING: Final = object()
 
-#: The copier that does not recurse gives up at this depth: an object that makes a new part whenever it is asked has no end.
+#: The copier that does not recurse gives up at this depth: an object that makes a new part whenever it is asked has no
+#: end.
 MOST_LEVELS: Final = 200_000
 
 #: Types whose objects are their own copies.
 ATOMIC: Final[frozenset[type]] = frozenset(
     {
-        type(None), type(Ellipsis), type(NotImplemented), int, float, bool, complex, bytes, str, type, range, slice, property,
+        type(None), type(Ellipsis), type(NotImplemented), int, float, bool, complex, bytes, str, type, range, slice,
+        property,
         types.CodeType, types.BuiltinFunctionType, types.FunctionType, weakref.ref,
     }
 )  # fmt: skip
@@ -48,9 +50,10 @@ ATOMIC_WHEN_COPIED_ONCE: Final = ATOMIC | {frozenset, tuple}
 
 
 class _Call:
-    """What belongs to one outermost call of :func:`deepcopy`: its rules, and which function copies objects of which type."""
+    """What belongs to one outermost call of :func:`deepcopy`: its rules, and which function copies which type."""
 
-    __slots__ = ("_reachable", "before", "deep", "entangled", "failed", "handlers", "memo", "native", "options", "registry",
+    __slots__ = ("_reachable", "before", "deep", "entangled", "failed", "handlers", "memo", "native", "options",
+                 "registry",
                  "root")  # fmt: skip
 
     def __init__(self, registry: Registry, memo: Memo, root: Any, options: dict[str, Any]) -> None:
@@ -62,7 +65,7 @@ class _Call:
         self.before: _Call | None = None  # the call around this one that has the same memo
         self.native = False  # True while the C core copies
         self.deep = False  # True once the recursion limit was hit: the rest goes without recursion
-        self.failed: Exception | None = None  # what went wrong with a part, which is not the fault of the rules above it
+        self.failed: Exception | None = None  # what went wrong with a part: no fault of the rules above it
         self.entangled: set[int] = set()  # what leads to an object that is copied, as far as it was asked
         self._reachable: set[int] | None = None
 
@@ -114,7 +117,12 @@ def running_call(memo: Memo) -> _Call | None:
 
 
 def deepcopy(
-    x: Any, memo: Memo | None = None, _nil: Any = _NOTHING, *, registry: Registry | None = None, nonleaf: str | None = None
+    x: Any,
+    memo: Memo | None = None,
+    _nil: Any = _NOTHING,
+    *,
+    registry: Registry | None = None,
+    nonleaf: str | None = None,
 ) -> Any:
     """A deep copy of an object: kernels and other code shared, locks fresh, everything else copied.
 
@@ -122,7 +130,8 @@ def deepcopy(
         x: the object.
         memo: a dictionary that knows what was copied before; pass on the one that ``__deepcopy__`` received.
         registry: the rules to use; the default registry unless given, or that of the call in progress.
-        nonleaf: what becomes of a tensor that a computation with gradients returned, such as a cached activation: ``"detach"`` (the
+        nonleaf: what becomes of a tensor that a computation with gradients returned, such as a cached activation:
+            ``"detach"`` (the
             default) copies its values without the graph, ``"error"`` refuses as ``copy.deepcopy`` does. The registry's
             ``settings["nonleaf"]`` changes the default.
 
@@ -269,7 +278,7 @@ def keep_alive(x: Any, memo: Memo) -> None:
         memo[id(memo)] = [x]
 
 
-# -- one function a kind --------------------------------------------------------------------------------------------------------
+# -- one function a kind -----------------------------------------------------------------------------------------------
 
 
 def _atomic(x: Any, memo: Memo, handlers: _Handlers) -> Any:
@@ -330,10 +339,10 @@ def reduce_by_protocol(x: Any, cls: type) -> Any:
         return reducer(x)
     reducer = getattr(x, "__reduce_ex__", None)
     if reducer is not None:
-        return reducer(4)  # type: ignore[call-arg]
+        return reducer(4)
     reducer = getattr(x, "__reduce__", None)
     if reducer is not None:
-        return reducer()  # type: ignore[call-arg]
+        return reducer()
     raise CopyError(f"un(deep)copyable object of type {cls}")
 
 
@@ -388,7 +397,7 @@ _BUILTIN: Final[dict[type, Callable[[Any, Memo, _Handlers], Any]]] = {
 }
 
 
-# -- rules ----------------------------------------------------------------------------------------------------------------------
+# -- rules -------------------------------------------------------------------------------------------------------------
 
 
 def _handler_for(cls: type, registry: Registry) -> Callable[[Any, Memo, Any], Any]:
@@ -441,7 +450,7 @@ def _reduced(rule: Rule, x: Any) -> Any:
 
 
 def _blame(rule: Rule, x: Any, error: Exception, memo: Memo | None = None) -> None:
-    """Raise the error of a rule's function with the rule's name, unless it came from a part that the function had copied."""
+    """Raise the error of a rule's function with the rule's name, unless a part that it had copied failed."""
     call = None if memo is None else running_call(memo)
     if call is not None and call.failed is error:
         return
@@ -462,7 +471,7 @@ def _drive(steps: Generator[Any, Any, Any], memo: Memo, handlers: _Handlers) -> 
             except StopIteration as stop:
                 return stop.value
             except Exception as error:
-                raise error.with_traceback(traceback) if error is value else error
+                raise error.with_traceback(traceback) if error is value else error  # noqa: B904  the same error
             try:
                 resume, value = steps.send, _copy(part, memo, handlers)
             except Exception as error:
@@ -473,7 +482,7 @@ def _drive(steps: Generator[Any, Any, Any], memo: Memo, handlers: _Handlers) -> 
         value = traceback = None  # an error holds this frame, which must not hold the error
 
 
-# -- without recursion -----------------------------------------------------------------------------------------------------------
+# -- without recursion -------------------------------------------------------------------------------------------------
 #
 # The same once more, for objects nested deeper than the interpreter's stack: each kind is a generator that yields the
 # parts that it wants copied. Slower, so it runs only after the recursion limit was hit.
@@ -554,7 +563,7 @@ def _steps(x: Any, handler: Any, memo: Memo, handlers: _Handlers) -> Generator[A
 def _tuple_steps(x: tuple[Any, ...], memo: Memo) -> Generator[Any, Any, Any]:
     parts = []
     for item in x:
-        parts.append((yield item))  # noqa: PERF401
+        parts.append((yield item))
     known = memo.get(id(x), _NOTHING)
     if known is not _NOTHING:
         return known
@@ -575,7 +584,7 @@ def _reconstruct_steps(x: Any, memo: Memo, reduced: tuple[Any, ...]) -> Generato
     func, args, state, items, pairs, setter = _six(reduced)
     parts = []
     for arg in args:
-        parts.append((yield arg))  # noqa: PERF401
+        parts.append((yield arg))
     known = memo.get(id(x), _NOTHING)
     if known is not _NOTHING:
         return known
@@ -614,7 +623,7 @@ def _steps_by_rule(rule: Rule, x: Any, memo: Memo) -> Generator[Any, Any, Any]:
     return x if isinstance(reduced, str) else (yield from _reconstruct_steps(x, memo, reduced))
 
 
-# -- shallow copies -----------------------------------------------------------------------------------------------------------------
+# -- shallow copies ----------------------------------------------------------------------------------------------------
 
 _SHALLOW: Final[dict[type, Callable[[Any], Any]]] = {
     list: list.copy,
@@ -698,10 +707,10 @@ if hasattr(_stdlib, "replace"):
 
     def replace(obj: Any, /, **changes: Any) -> Any:
         """A new object of the same type with some fields changed, as :func:`copy.replace` (Python 3.13)."""
-        return _stdlib.replace(obj, **changes)
+        return vars(_stdlib)["replace"](obj, **changes)
 
 
-# -- the C core ---------------------------------------------------------------------------------------------------------------------
+# -- the C core --------------------------------------------------------------------------------------------------------
 
 
 def _native_plan(cls: type, registry: Registry) -> tuple[Any, ...]:

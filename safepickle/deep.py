@@ -1,7 +1,7 @@
 """How is an object pickled that is nested deeper than the interpreter's stack?
 
-The C pickler recurses and gives up after a few hundred levels. This one writes the same opcodes with a stack of its own, in Python, to
-any depth. It is slower, so it runs only after the C pickler has hit the recursion limit.
+The C pickler recurses and gives up after a few hundred levels. This one writes the same opcodes with a stack of its
+own, in Python, to any depth. It is slower, so it runs only after the C pickler has hit the recursion limit.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ __all__ = ["DeepPickler", "is_nested", "may_try_again", "tried_deeply"]
 
 Steps = Generator[Any, Any, None]
 
-_PythonPickler: Any = pickle._Pickler  # type: ignore[attr-defined]
+_PythonPickler: Any = pickle._Pickler
 _BATCH: Final = 1000
 #: An object that makes a new part whenever it is asked has no end.
 _MOST_LEVELS: Final = 200_000
 _CONTAINERS: Final = (tuple, list, dict, set, frozenset)
 
 
-# -- when to try without recursion -------------------------------------------------------------------------------------------------
+# -- when to try without recursion -------------------------------------------------------------------------------------
 #
-# A reducer may call dumps and a __deepcopy__ method deepcopy, with an object that does the same. If each level of such a recursion tried
+# A reducer may call dumps and a __deepcopy__ method deepcopy, with an object that does the same. If each level of such
+# a recursion tried
 # everything below it again, the time would double with each level.
 
 _ENTRANCES: Final = {("safepickle.pickler", "dump"), ("safepickle.copier", "deepcopy")}
@@ -43,7 +44,7 @@ def is_nested(frame: types.FrameType) -> bool:
 
 
 def may_try_again(error: RecursionError, frame: types.FrameType) -> bool:
-    """Whether it is any use to begin again without recursion: not where something below has done so, unless this is the outermost."""
+    """Whether it is any use to begin again without recursion: not inside of what has done so already."""
     return not hasattr(error, "tried_deeply") or not is_nested(frame)
 
 
@@ -52,7 +53,7 @@ def tried_deeply(error: RecursionError) -> None:
     error.tried_deeply = True  # type: ignore[attr-defined]
 
 
-# -- the pickler -----------------------------------------------------------------------------------------------------------------------
+# -- the pickler -------------------------------------------------------------------------------------------------------
 
 
 class _Untracked:
@@ -175,7 +176,7 @@ class DeepPickler(_PythonPickler):  # type: ignore[misc]
             return reducer()
         raise pickle.PicklingError(f"cannot pickle {kind.__name__!r} object: {obj!r}")
 
-    # -- containers ----------------------------------------------------------------------------------------------------------
+    # -- containers ----------------------------------------------------------------------------------------------------
 
     def _container(self, obj: Any, kind: type) -> Steps:
         if kind is tuple:
@@ -210,7 +211,8 @@ class DeepPickler(_PythonPickler):  # type: ignore[misc]
         self.write(code)
         self.memoize(obj)
 
-    # The C pickler has its batches in three ways: it counts a list, goes on behind a dictionary or a set until a batch is not full (so
+    # The C pickler has its batches in three ways: it counts a list, goes on behind a dictionary or a set until a batch
+    # is not full (so
     # that a full last one is followed by an empty one), and looks one item ahead in an iterator.
 
     def _list(self, obj: list[Any]) -> Steps:
@@ -292,10 +294,17 @@ class DeepPickler(_PythonPickler):  # type: ignore[misc]
         self.write(pickle.FROZENSET)
         self.memoize(obj)
 
-    # -- reduce values -----------------------------------------------------------------------------------------------------------
+    # -- reduce values -------------------------------------------------------------------------------------------------
 
     def _reduction(
-        self, obj: Any, func: Any, args: Any, state: Any = None, items: Any = None, pairs: Any = None, setter: Any = None
+        self,
+        obj: Any,
+        func: Any,
+        args: Any,
+        state: Any = None,
+        items: Any = None,
+        pairs: Any = None,
+        setter: Any = None,
     ) -> Steps:
         if not callable(func):
             raise pickle.PicklingError("first item of the tuple returned by __reduce__ must be callable")

@@ -122,7 +122,8 @@ class Pickler(pickle.Pickler):
         buffer_callback: called with each out-of-band buffer (protocol 5, PEP 574).
         registry: the rules to use; the default registry unless given.
 
-    A subclass may define ``persistent_id``, ``reducer_override`` and ``dispatch_table`` as for :class:`pickle.Pickler`. Its
+    A subclass may define ``persistent_id``, ``reducer_override`` and ``dispatch_table`` as for
+    :class:`pickle.Pickler`. Its
     ``reducer_override`` is asked first, and what it answers with ``NotImplemented`` falls through to the registry.
 
     Attributes:
@@ -258,7 +259,7 @@ class Pickler(pickle.Pickler):
         return True
 
     def _override(self, answers: _Answers) -> Callable[[Any], Any]:
-        """What the C pickler calls for each object: a subclass's, a mix-in's or the instance's own override, then the rules."""
+        """What the C pickler calls for each object: an override of a subclass or the instance, then the rules."""
 
         known, find = answers.known, answers.find
 

@@ -1,7 +1,9 @@
 """Which objects does a call get to see, starting from its root?
 
-Some answers depend on what else is in the same object: whether the cell of a hook holds a part of the model that is being copied, whether the
-referent of a weak reference is part of the pickle. The pickler and the copier go depth first and may meet the question before the
+Some answers depend on what else is in the same object: whether the cell of a hook holds a part of the model that is
+being copied, whether the
+referent of a weak reference is part of the pickle. The pickler and the copier go depth first and may meet the
+question before the
 answer, so the garbage collector's view of the graph is walked once, on the first such question of a call.
 """
 
@@ -18,7 +20,8 @@ __all__ = ["reachable_ids", "reaches"]
 
 #: Code and the interpreter's own objects lead everywhere; data does not lead through them.
 _CLOSED: Final = (
-    types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, types.CodeType, types.FrameType, types.TracebackType,
+    types.ModuleType, type, types.FunctionType, types.BuiltinFunctionType, types.CodeType, types.FrameType,
+    types.TracebackType,
     types.GeneratorType, types.CoroutineType, types.GetSetDescriptorType, types.MemberDescriptorType, weakref.ref,
     str, bytes, int, float, complex, enum.Enum,
 )  # fmt: skip
@@ -28,7 +31,9 @@ def _never_open(cls: type) -> bool:
     return False
 
 
-def reachable_ids(roots: Iterable[Any], closed: Callable[[type], bool] = _never_open, *, through_functions: bool = False) -> set[int]:
+def reachable_ids(
+    roots: Iterable[Any], closed: Callable[[type], bool] = _never_open, *, through_functions: bool = False
+) -> set[int]:
     """The ids of all objects that are found from ``roots`` without going through code.
 
     Args:

@@ -46,7 +46,9 @@ LIBRARIES: Final[dict[str, str]] = {
 _GENERATOR: Final = 0x20
 
 #: A rule that applies through inheritance yields to one of these defined on a more derived class.
-PICKLE_PROTOCOL: Final = frozenset({"__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__"})
+PICKLE_PROTOCOL: Final = frozenset(
+    {"__reduce__", "__reduce_ex__", "__getstate__", "__getnewargs__", "__getnewargs_ex__"}
+)
 PROTOCOL: Final[dict[Verb, frozenset[str]]] = {
     "pickle": PICKLE_PROTOCOL,
     "copy": PICKLE_PROTOCOL | {"__deepcopy__"},
@@ -85,15 +87,17 @@ class Rule(NamedTuple):
 
     Attributes:
         target: ``"module:qualname"`` of the type.
-        reduce: what ``__reduce__`` would be: a function of the object that returns a string (the name of a global), a tuple of two
-            to six, or ``NotImplemented`` to decline. ``None``: the rule says nothing about pickling.
+        reduce: what ``__reduce__`` would be: a function of the object that returns a string (the name of a global), a
+            tuple of two to six, or ``NotImplemented`` to decline. ``None``: the rule says nothing about pickling.
         copy: :data:`SHARE`, a function ``(obj, memo) -> copy``, or ``None``: the copy is rebuilt from ``reduce``.
         subclasses: whether the rule reaches subclasses.
         origin: who registered it: ``"user"``, a module of ours, or an entry point.
         with_pickler: ``reduce`` takes the running pickler as a second argument.
-        shallow: what ``copy.copy`` does: :data:`SHARE`, a function ``(obj) -> copy``, or ``None`` for what follows from the rest.
+        shallow: what ``copy.copy`` does: :data:`SHARE`, a function ``(obj) -> copy``, or ``None`` for what follows
+            from the rest.
         summary: for each verb one phrase of documentation, as the policy table prints it.
-        methods: how a bound method of such an object is pickled: a function of the method, as ``reduce`` is of the object.
+        methods: how a bound method of such an object is pickled: a function of the method, as ``reduce`` is of the
+            object.
         only: for a rule with ``subclasses``, says of a type whether the rule reaches it.
         pickles_only: ``reduce`` does not serve copies.
     """
@@ -195,7 +199,8 @@ class _TypeCache:
     __slots__ = ("_entries",)
 
     def __init__(self) -> None:
-        # Keyed by id, because a weak dictionary hashes its keys, and a metaclass may define its own __hash__ and __eq__.
+        # Keyed by id, because a weak dictionary hashes its keys, and a metaclass may define its own __hash__ and
+        # __eq__.
         self._entries: dict[int, tuple[weakref.ref[type], Any]] = {}
 
     def get(self, cls: type) -> tuple[Any] | None:
@@ -226,8 +231,8 @@ class Registry:
             pass ``Registry.empty()`` for a registry that knows nothing else.
 
     Attributes:
-        settings: defaults of the options of :func:`safepickle.deepcopy`, by their names: ``{"nonleaf": "error"}``. What is not set
-            here is as the parent says.
+        settings: defaults of the options of :func:`safepickle.deepcopy`, by their names: ``{"nonleaf": "error"}``.
+            What is not set here is as the parent says.
 
     Example:
         >>> import safepickle
@@ -244,7 +249,7 @@ class Registry:
         self.settings: dict[str, Any] = {}
         self._rules = _TypeMap()
         self._names: dict[str, Rule] = {}  # what was registered as "module:qualname"
-        self._bound: dict[str, list[type]] = {}  # the types that had such a name: several if the module was loaded again
+        self._bound: dict[str, list[type]] = {}  # types of such a name: several if the module was loaded again
         self._pending_modules: frozenset[str] = frozenset()  # the modules of names that no type had so far
         self._functions: dict[str, Rule] = {}
         self._made_classes: list[tuple[type, Rule]] = []
@@ -282,14 +287,19 @@ class Registry:
         """Say how objects of a type are pickled and copied.
 
         Args:
-            target: the type, or ``"module:qualname"`` of one that may not be imported yet (and never is because of this).
-            reduce: function of the object that returns what ``__reduce__`` may return: a string (the qualified name of a
-                global), a tuple of two to six items, or ``NotImplemented`` to decline and leave the object to the next rule.
-            copy: :data:`SHARE` (the copy is the object itself), a function ``(obj, memo) -> copy``, or ``None``: rebuild the copy
-                from ``reduce``, its parts deep-copied. The function copies parts with ``safepickle.deepcopy(part, memo)``;
+            target: the type, or ``"module:qualname"`` of one that may not be imported yet (and never is because of
+                this).
+            reduce: function of the object that returns what ``__reduce__`` may return: a string (the qualified name
+                of a global), a tuple of two to six items, or ``NotImplemented`` to decline and leave the object to the
+                next rule.
+            copy: :data:`SHARE` (the copy is the object itself), a function ``(obj, memo) -> copy``, or ``None``:
+                rebuild the copy
+                from ``reduce``, its parts deep-copied. The function copies parts with ``safepickle.deepcopy(part,
+                memo)``;
                 or it is a generator that yields each part and is sent the copy, which works at any depth of nesting.
             subclasses: also apply to subclasses, except below a class that defines a protocol method of its own.
-            with_pickler: call ``reduce(obj, pickler)`` instead of ``reduce(obj)``; when copying, the second argument is ``None``.
+            with_pickler: call ``reduce(obj, pickler)`` instead of ``reduce(obj)``; when copying, the second argument
+                is ``None``.
 
         Returns:
             ``reduce``, or a decorator where neither ``reduce`` nor ``copy`` is given.
@@ -376,7 +386,8 @@ class Registry:
         """Say how functions are pickled that a library makes inside a function of its own and that no name leads to.
 
         Args:
-            name: ``"module:qualname"`` as those functions say of themselves, such as ``"lib.jit:launcher.<locals>.<lambda>"``.
+            name: ``"module:qualname"`` as those functions say of themselves, such as
+                ``"lib.jit:launcher.<locals>.<lambda>"``.
             reduce: as for :meth:`register`.
             origin, summary: as in :class:`Rule`.
         """
@@ -501,7 +512,7 @@ class Registry:
             self._rules.set(cls, self._names[name])
 
     def _rule_at(self, cls: type) -> Rule | None:
-        """The rule that is registered here for the very type, or for its name if its module was loaded a second time."""
+        """The rule registered here for the very type, or for its name if its module was loaded a second time."""
         rule = self._rules.get(cls)
         if rule is not None or not self._names:
             return rule
@@ -559,7 +570,8 @@ def _has_copyreg_entry(cls: type) -> bool:
         return False
 
 
-#: One lock for all registries: a change of one is a change of all that are layered on it. No foreign code runs under it.
+#: One lock for all registries: a change of one is a change of all that are layered on it. No foreign code runs under
+#: it.
 _lock = threading.RLock()
 
 #: Called after every change of a rule, by those who cache what follows from rules.
@@ -569,7 +581,7 @@ builtin_registry: Final = Registry.empty()
 default_registry: Final = Registry(builtin_registry)
 
 
-# -- loading the rules that come with safepickle, and those of other packages -------------------------------------------
+# -- loading the rules that come with safepickle, and those of other packages ------------------------------------------
 
 _STDLIB: Final = "safepickle.reducers.stdlib"
 
@@ -648,7 +660,8 @@ def _load_entry_points(top: str) -> None:
             point.load()(_ForeignRules(f"entry point {point.name} = {point.value}"))
         except Exception as error:
             warnings.warn(
-                f"safepickle: the entry point {point.name} = {point.value} (group {ENTRY_POINT_GROUP}) failed: {error!r}; "
+                f"safepickle: the entry point {point.name} = {point.value} (group {ENTRY_POINT_GROUP}) "
+                f"failed: {error!r}; "
                 f"objects of {top} are handled without it",
                 RuntimeWarning,
                 stacklevel=2,
@@ -668,7 +681,7 @@ class _ForeignRules:
         return reduce
 
 
-# -- the module-level functions use the default registry ------------------------------------------------------------------
+# -- the module-level functions use the default registry ---------------------------------------------------------------
 
 
 def register(

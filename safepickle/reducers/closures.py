@@ -2,8 +2,8 @@
 
 - a function without cells, defaults or attributes is code: shared
 - a function that a name leads to: shared
-- a function whose cells (or defaults, or attributes) hold an object that is copied in the same call: rebuilt on the **copy**,
-  with its other cells holding what they held
+- a function whose cells (or defaults, or attributes) hold an object that is copied in the same call: rebuilt on the
+  **copy**, with its other cells holding what they held
 - any other function: shared
 """
 

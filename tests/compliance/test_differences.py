@@ -19,7 +19,7 @@ __all__: list[str] = []
 
 skip_module_without("test.pickletester", "test.test_pickle", "test.test_copy")
 
-from . import test_copy_suite, test_pickle_suite  # noqa: E402
+from . import test_copy_suite, test_pickle_suite
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -19,7 +19,7 @@ __all__: list[str] = []
 
 skip_module_without("test.pickletester", "test.test_pickle")
 
-from test import pickletester  # noqa: E402
+from test import pickletester
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -15,7 +15,7 @@ from tests.helpers import fresh_load, run_python
 
 torch = pytest.importorskip("torch")
 
-from torch.nn.utils import parametrizations, parametrize, prune  # noqa: E402
+from torch.nn.utils import parametrizations, parametrize, prune
 
 PROTOCOLS = [2, 4, 5]
 

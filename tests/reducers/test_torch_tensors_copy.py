@@ -13,7 +13,7 @@ from safepickle import deepcopy
 
 torch = pytest.importorskip("torch")
 
-from tests.reducers.test_torch_tensors import (  # noqa: E402
+from tests.reducers.test_torch_tensors import (
     DTYPES,
     SHAPES,
     UNUSUAL,

@@ -20,10 +20,10 @@ from tests.helpers import REPOSITORY, fresh_load, run_python, run_script
 triton = pytest.importorskip("triton")
 pytest.importorskip("torch")
 
-from triton.runtime.jit import JITFunction  # noqa: E402
+from triton.runtime.jit import JITFunction
 
-from tests.fixtures.kernels import borrowed, classes, factories, generated, hidden, holders  # noqa: E402
-from tests.reducers.triton_support import MODES, compilations, compiled_ptx, needs_version  # noqa: E402
+from tests.fixtures.kernels import borrowed, classes, factories, generated, hidden, holders
+from tests.reducers.triton_support import MODES, compilations, compiled_ptx, needs_version
 
 PROTOCOLS = (2, 4, 5)
 

@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 triton_heuristics = pytest.importorskip("torch._inductor.runtime.triton_heuristics")
 hints = pytest.importorskip("torch._inductor.runtime.hints")
 
-from tests.fixtures.kernels import factories  # noqa: E402
+from tests.fixtures.kernels import factories
 
 
 @pytest.fixture

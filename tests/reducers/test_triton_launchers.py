@@ -18,8 +18,8 @@ from tests.helpers import fresh_load, run_python
 triton = pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
 
-from tests.fixtures.kernels import classes, factories, holders, tuned  # noqa: E402
-from tests.reducers.triton_support import MODES, compilations, compiled_ptx  # noqa: E402
+from tests.fixtures.kernels import classes, factories, holders, tuned
+from tests.reducers.triton_support import MODES, compilations, compiled_ptx
 
 PROTOCOLS = (2, 4, 5)
 

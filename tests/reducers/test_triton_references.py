@@ -23,8 +23,8 @@ from tests.helpers import fresh_load, run_python
 triton = pytest.importorskip("triton")
 pytest.importorskip("torch")
 
-from tests.fixtures import pathed, shadowed  # noqa: E402
-from tests.fixtures.kernels import (  # noqa: E402
+from tests.fixtures import pathed, shadowed
+from tests.fixtures.kernels import (
     classes,
     conditional,
     containers,
@@ -34,7 +34,7 @@ from tests.fixtures.kernels import (  # noqa: E402
     renamed,
     tuned,
 )
-from tests.reducers.triton_support import MODES  # noqa: E402
+from tests.reducers.triton_support import MODES
 
 PROTOCOLS = (2, 4, 5)
 PREFIX = "tests.fixtures.kernels."
