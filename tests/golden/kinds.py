@@ -339,6 +339,30 @@ def check_torch_code(obj: Any) -> None:
     assert isinstance(generator, torch.Generator) and torch.rand(1, generator=generator).shape == (1,)
 
 
+@kind("torch modules of all kinds", needs="torch")
+def check_torch_modules(obj: Any) -> None:
+    import torch
+
+    x = torch.ones(1, 2)
+    plain, optimized, scripted, graph, parametrized = obj
+    expected = plain(x)
+    for module in (optimized, scripted, graph):
+        assert torch.allclose(module(x), expected), type(module)
+    assert parametrized.weight.shape == (2, 2) and parametrized.parametrizations.weight.original0.shape == (2, 1)
+    parametrized(x).sum().backward()
+
+
+@kind("torch parts", needs="torch")
+def check_torch_parts(obj: Any) -> None:
+    import torch
+
+    overload, packet, storage, typed, traced, lazy, scheduler = obj
+    assert overload is torch.ops.aten.add.Tensor and packet is torch.ops.aten.add and storage.tolist() == [1, 0, 0, 0]
+    assert typed.tolist() == [1, 2] and traced(torch.ones(1)).item() == 3.0
+    assert isinstance(lazy, torch.nn.LazyLinear) and lazy(torch.ones(1, 3)).shape == (1, 2)
+    assert scheduler.get_last_lr() == [0.5] and scheduler.lr_lambdas[0](1) == 0.25
+
+
 @kind("kernels", needs="triton")
 def check_kernels(obj: Any) -> None:
     kernel, tuned, launcher = obj
@@ -354,6 +378,17 @@ def check_tf_function(obj: Any) -> None:
     assert function(tf.constant(3)).numpy() == 0 and variable.numpy() == 5.0 and variable.shape == tf.TensorShape(None)
     variable.assign(6.0)
     assert variable.numpy() == 6.0
+
+
+@kind("tensorflow values", needs="tensorflow")
+def check_tensorflow_values(obj: Any) -> None:
+    import tensorflow as tf
+
+    tensor, module, table, dataset, ragged = obj
+    assert tensor.numpy().tolist() == [1, 2] and table.lookup(tf.constant(["a"])).numpy().tolist() == [1]
+    module.v.assign(3.0)
+    assert module.step(tf.constant(2.0)).numpy() == 6.0, "bound to another module"
+    assert list(dataset.as_numpy_iterator()) == [0, 1, 2] and ragged.to_list() == [[1], [2, 3]]
 
 
 @kind("keras", needs="tensorflow")

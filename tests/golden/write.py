@@ -532,6 +532,33 @@ def torch_code() -> Any:
     return [torch.compile(scripted, backend="eager"), torch.jit.script(scripted), torch.Generator()]
 
 
+@makes("torch modules of all kinds")
+def torch_modules() -> Any:
+    import torch
+
+    plain = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+    parametrized = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(2, 2))
+    return [
+        plain,
+        torch.compile(plain, backend="eager"),
+        torch.jit.script(plain),
+        torch.fx.symbolic_trace(plain),
+        parametrized,
+    ]
+
+
+@makes("torch parts")
+def torch_parts() -> Any:
+    import torch
+
+    traced = torch.jit.trace(lambda x: x + 2, torch.zeros(1))
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.5)
+    scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 0.5 ** (2 * epoch))
+    storage = torch.tensor([1], dtype=torch.int32).untyped_storage()
+    typed = torch.tensor([1, 2]).storage()
+    return [torch.ops.aten.add.Tensor, torch.ops.aten.add, storage, typed, traced, torch.nn.LazyLinear(2), scheduler]
+
+
 @makes("kernels")
 def kernels() -> Any:
     import triton
@@ -557,6 +584,23 @@ def tf_function() -> Any:
         return x
 
     return [down, tf.Variable(5.0, shape=tf.TensorShape(None))]
+
+
+@makes("tensorflow values")
+def tensorflow_values() -> Any:
+    import tensorflow as tf
+
+    class Scale(tf.Module):
+        def __init__(self):
+            super().__init__()
+            self.v = tf.Variable(1.0)
+            self.step = tf.function(self._step)
+
+        def _step(self, x):
+            return x * self.v
+
+    table = tf.lookup.StaticHashTable(tf.lookup.KeyValueTensorInitializer(["a"], [1]), default_value=-1)
+    return [tf.constant([1, 2]), Scale(), table, tf.data.Dataset.range(3), tf.ragged.constant([[1], [2, 3]])]
 
 
 @makes("keras")

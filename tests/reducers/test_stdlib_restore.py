@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import collections
+import io
 import re
 import threading
+import weakref
 from typing import Any
 
 import pytest
@@ -28,7 +30,7 @@ MALFORMED: list[tuple[str, tuple[Any, ...]]] = [
     ("fill_simple_queue", ([], ([1], {}, {}))),
     ("make_weak_reference", (Plain, ())),
     ("make_weak_method", (Plain, ())),
-    ("make_weak_method", (restore.weakref.WeakMethod, (print,))),
+    ("make_weak_method", (weakref.WeakMethod, (print,))),
     ("make_finalizer", (Plain, (), ())),
     ("fill_weak_mapping", ({}, ("weakref:WeakValueDictionary", [], {}, {}))),
     ("fill_weak_set", (set(), ([], {}, {}))),
@@ -52,7 +54,7 @@ MALFORMED: list[tuple[str, tuple[Any, ...]]] = [
     ("standard_stream", ("modules", ())),
     ("standard_stream", ("stdout", ("write",))),
     ("open_raw_file", (open, "x", "r", None)),
-    ("open_raw_file", (restore.io.FileIO, 3, "r", None)),
+    ("open_raw_file", (io.FileIO, 3, "r", None)),
     ("make_buffered_file", (list, None, None)),
     ("make_text_file", (list, None, "utf-8", "strict", None, False, False, None)),
     ("open_compressed_file", ("zip", "x", 0)),
