@@ -25,7 +25,8 @@ from typing import Any, Final
 
 from ._native import core
 from .errors import CopyError, check_reduced, reducer_failed, translate_copy_error
-from .reachability import reachable_ids
+from .reachability import Plan
+from .references import find
 from .registry import Registry, Rule, Share, default_registry, known_by_identity
 
 __all__ = ["copy", "deepcopy", "replace"] if hasattr(_stdlib, "replace") else ["copy", "deepcopy"]
@@ -52,9 +53,7 @@ ATOMIC_WHEN_COPIED_ONCE: Final = ATOMIC | {frozenset, tuple}
 class _Call:
     """What belongs to one outermost call of :func:`deepcopy`: its rules, and which function copies which type."""
 
-    __slots__ = ("_reachable", "before", "deep", "entangled", "failed", "handlers", "memo", "native", "options",
-                 "registry",
-                 "root")  # fmt: skip
+    __slots__ = ("_plan", "before", "deep", "failed", "handlers", "memo", "native", "options", "registry", "root")
 
     def __init__(self, registry: Registry, memo: Memo, root: Any, options: dict[str, Any]) -> None:
         self.registry = registry
@@ -66,8 +65,7 @@ class _Call:
         self.native = False  # True while the C core copies
         self.deep = False  # True once the recursion limit was hit: the rest goes without recursion
         self.failed: Exception | None = None  # what went wrong with a part: no fault of the rules above it
-        self.entangled: set[int] = set()  # what leads to an object that is copied, as far as it was asked
-        self._reachable: set[int] | None = None
+        self._plan: Plan | None = None
 
     def copy(self, x: Any) -> Any:
         """Copy a part, or the root."""
@@ -75,11 +73,16 @@ class _Call:
             return core.nested(x, self.memo)
         return copy_iteratively(x, self.memo, self.handlers) if self.deep else _copy(x, self.memo, self.handlers)
 
+    @property
+    def plan(self) -> Plan:
+        """What is copied in this call, and which functions are rebuilt; worked out when it is asked for."""
+        if self._plan is None:
+            self._plan = Plan(self.root, self.is_shared_type, _has_name)
+        return self._plan
+
     def reaches(self, x: Any) -> bool:
         """Whether ``x`` is part of the object that is being copied, and not only shared by it."""
-        if self._reachable is None:
-            self._reachable = reachable_ids([self.root], self.is_shared_type)
-        return id(x) in self._reachable
+        return id(x) in self.plan.copied
 
     def is_shared_type(self, cls: type) -> bool:
         """Whether objects of a type are their own copies."""
@@ -87,6 +90,11 @@ class _Call:
         if handler is _atomic or handler is _shared:
             return True
         return any(isinstance(rule.copy, Share) for rule in getattr(handler, "rules", ())[:1])
+
+
+def _has_name(function: Any) -> bool:
+    """Whether a function is shared because a name leads to it."""
+    return find(function, everywhere=False) is not None
 
 
 class _Handlers(dict[type, Callable[[Any, Memo, Any], Any]]):

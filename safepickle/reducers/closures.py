@@ -2,20 +2,20 @@
 
 - a function without cells, defaults or attributes is code: shared
 - a function that a name leads to: shared
-- a function whose cells (or defaults, or attributes) hold an object that is copied in the same call: rebuilt on the
+- a function whose cells (or defaults, or attributes) lead to an object that is copied in the same call: rebuilt on the
   **copy**, with its other cells holding what they held
+- a function that shares a variable with one that is rebuilt: rebuilt, so that they go on sharing it
 - any other function: shared
 """
 
 from __future__ import annotations
 
 import types
-import weakref
 from collections.abc import Generator
 from typing import Any
 
-from ..copier import copied_in_this_call, is_shared_type, running_call
-from ..reachability import function_parts, reaches
+from ..copier import copied_in_this_call, running_call
+from ..reachability import function_parts, reaches, referent_of
 from ..references import find
 
 __all__ = ["copy_cell", "copy_function", "copy_method", "entangled"]
@@ -23,13 +23,13 @@ __all__ = ["copy_cell", "copy_function", "copy_method", "entangled"]
 
 def copy_function(function: types.FunctionType, memo: dict[Any, Any]) -> Generator[Any, Any, Any]:
     """The function itself, or one that is bound to the copies of what it holds."""
-    parts = function_parts(function)
-    if not parts or not entangled(parts, memo) or find(function, everywhere=False) is not None:
+    if not _must_be_rebuilt(function, memo):
         return function
     cells = [_cell_for(cell, memo) for cell in function.__closure__ or ()]
     twin = types.FunctionType(function.__code__, function.__globals__, function.__name__, None, tuple(cells) or None)
     memo[id(function)] = twin
-    changed = False
+    call = running_call(memo)
+    changed = call is not None and call.plan.shares_cells(function)
     for old, new in zip(function.__closure__ or (), cells, strict=True):
         if old is new or not _is_filled(old):
             continue
@@ -59,15 +59,28 @@ def copy_function(function: types.FunctionType, memo: dict[Any, Any]) -> Generat
             setattr(twin, name, getattr(function, name))
     if not changed:  # all that was found are objects that are their own copies
         memo[id(function)] = function
+        for cell in function.__closure__ or ():
+            memo.pop(id(cell), None)
         return function
     return twin
+
+
+def _must_be_rebuilt(function: types.FunctionType, memo: dict[Any, Any]) -> bool:
+    parts = function_parts(function)
+    if not parts:
+        return False
+    call = running_call(memo)
+    if call is not None and id(function) in call.plan.seen:
+        return id(function) in call.plan.tied
+    return entangled(parts, memo) and find(function, everywhere=False) is None
 
 
 def copy_method(method: types.MethodType, memo: dict[Any, Any]) -> Generator[Any, Any, types.MethodType]:
     """Bound to the copy of its owner, and to the copy of its function where that one holds objects."""
     function = yield method.__func__
     owner = yield method.__self__
-    return types.MethodType(function, owner)
+    known = memo.get(id(method))  # the owner may hold the method
+    return types.MethodType(function, owner) if known is None else known
 
 
 def copy_cell(cell: types.CellType, memo: dict[Any, Any]) -> Generator[Any, Any, types.CellType]:
@@ -81,33 +94,27 @@ def copy_cell(cell: types.CellType, memo: dict[Any, Any]) -> Generator[Any, Any,
 def entangled(parts: list[Any], memo: dict[Any, Any]) -> bool:
     """Whether the parts lead to an object that is copied in this call."""
     call = running_call(memo)
-    known: set[int] = set() if call is None else call.entangled
+    if call is None:
+        return any(memo.get(id(part), part) is not part for part in parts)
+    plan = call.plan
+    if any(id(part) in plan.tied or copied_in_this_call(part, memo) for part in parts):
+        return True
+    unknown = [part for part in parts if id(part) not in plan.seen]
+    if not unknown:
+        return False
 
     def is_copied(part: Any) -> bool:
-        if id(part) in known or copied_in_this_call(part, memo):
+        referent = referent_of(part)
+        if id(part) in plan.tied or copied_in_this_call(part, memo):
             return True
-        referent = _referent(part)
         return referent is not None and copied_in_this_call(referent, memo)
 
-    way = reaches(parts, is_copied, is_shared_type(memo))
+    # What a method of the object has made on the way, and the plan could not foresee.
+    way = reaches(unknown, is_copied, call.is_shared_type)
     if way is None:
         return False
-    known.update(map(id, way))  # a chain of closures is walked once, not once a link
+    plan.tied.update(map(id, way))  # a chain of closures is walked once, not once a link
     return True
-
-
-def _referent(obj: Any) -> Any:
-    """What a weak reference, a proxy or a builtin method is about; the walk does not lead there."""
-    if issubclass(type(obj), weakref.ref):
-        return weakref.ref.__call__(obj)
-    if type(obj) in (weakref.ProxyType, weakref.CallableProxyType):
-        try:
-            return getattr(obj.__repr__, "__self__", None)  # a method that the proxy passes on
-        except ReferenceError:
-            return None
-    if type(obj) is types.BuiltinFunctionType and not issubclass(type(obj.__self__), (types.ModuleType, type)):
-        return obj.__self__  # results.append
-    return None
 
 
 def _cell_for(cell: types.CellType, memo: dict[Any, Any]) -> types.CellType:

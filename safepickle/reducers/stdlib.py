@@ -158,4 +158,4 @@ def _copy_cell_once(cell: types.CellType) -> types.CellType:
 
 
 def _copy_method_once(method: types.MethodType) -> Any:
-    return NotImplemented
+    return types.MethodType(method.__func__, method.__self__)
