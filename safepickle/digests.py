@@ -74,6 +74,7 @@ class _Questions:
 
     canonical = True
     protocol = 4
+    pin = None
     buffer_callback = None
 
     def __init__(self, registry: Registry, root: Any) -> None:

@@ -15,7 +15,7 @@ import io
 import pickle
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from .errors import check_reduced, reducer_failed, translate_pickling_error
 from .registry import Registry, Rule, default_registry, known_by_identity
@@ -121,6 +121,8 @@ class Pickler(pickle.Pickler):
         fix_imports: as for :class:`pickle.Pickler`.
         buffer_callback: called with each out-of-band buffer (protocol 5, PEP 574).
         registry: the rules to use; the default registry unless given.
+        pin: references to kernels and ``tf.function`` objects carry a hash of their source; loading where the source
+            is another one raises, or warns.
 
     A subclass may define ``persistent_id``, ``reducer_override`` and ``dispatch_table`` as for
     :class:`pickle.Pickler`. Its
@@ -139,6 +141,7 @@ class Pickler(pickle.Pickler):
     # For a subclass whose __init__ forgets ours: the C pickler then says so when it is asked to dump.
     registry: Registry = default_registry
     protocol: int = pickle.DEFAULT_PROTOCOL
+    pin: Literal["raise", "warn"] | None = None
     overridden: bool = False
     buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None
     _sink: Any = None
@@ -154,7 +157,11 @@ class Pickler(pickle.Pickler):
         buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
         *,
         registry: Registry | None = None,
+        pin: Literal["raise", "warn"] | None = None,
     ) -> None:
+        if pin not in (None, "raise", "warn"):
+            raise ValueError(f"pin must be 'raise', 'warn' or None, not {pin!r}")
+        self.pin = pin
         self._sink = _Sink(file) if hasattr(file, "write") else file
         self._buffers = None if buffer_callback is None else _Buffers(buffer_callback)
         super().__init__(self._sink, protocol, fix_imports=fix_imports, buffer_callback=self._buffers)
@@ -357,13 +364,14 @@ def dump(
     fix_imports: bool = True,
     buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
     registry: Registry | None = None,
+    pin: Literal["raise", "warn"] | None = None,
 ) -> None:
-    """Write the pickle of an object to a file. Arguments as for :func:`pickle.dump`, and ``registry``.
+    """Write the pickle of an object to a file. Arguments as for :func:`pickle.dump`; others as for :class:`Pickler`.
 
     Raises:
         PicklingError: some part of the object cannot be pickled; the message says which and where.
     """
-    Pickler(file, protocol, fix_imports, buffer_callback, registry=registry).dump(obj)
+    Pickler(file, protocol, fix_imports, buffer_callback, registry=registry, pin=pin).dump(obj)
 
 
 def dumps(
@@ -373,8 +381,9 @@ def dumps(
     fix_imports: bool = True,
     buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
     registry: Registry | None = None,
+    pin: Literal["raise", "warn"] | None = None,
 ) -> bytes:
-    """The pickle of an object as bytes. Arguments as for :func:`pickle.dumps`, and ``registry``.
+    """The pickle of an object as bytes. Arguments as for :func:`pickle.dumps`; the others as for :class:`Pickler`.
 
     Raises:
         PicklingError: some part of the object cannot be pickled; the message says which and where.
@@ -386,5 +395,5 @@ def dumps(
         42
     """
     sink = io.BytesIO()
-    Pickler(sink, protocol, fix_imports, buffer_callback, registry=registry).dump(obj)
+    Pickler(sink, protocol, fix_imports, buffer_callback, registry=registry, pin=pin).dump(obj)
     return sink.getvalue()

@@ -18,7 +18,16 @@ __all__ = ["add_arguments", "describe", "run"]
 _RESTORE: Final = "safepickle.restore."
 #: Functions of ours that take (module, qualified name, path).
 _REFERENCES: Final = frozenset(
-    {"function", "stand_in", "kernel", "tf_function_by_name", "torch_compiled", "torch_script_function_named"}
+    {
+        "function",
+        "stand_in",
+        "kernel",
+        "pinned_kernel",
+        "tf_function_by_name",
+        "pinned_tf_function",
+        "torch_compiled",
+        "torch_script_function_named",
+    }
 )
 _TORCH_TYPES: Final = {
     "DoubleStorage": ("float64", 8), "FloatStorage": ("float32", 4), "HalfStorage": ("float16", 2),
@@ -55,6 +64,15 @@ def _reference(node: Node) -> str | None:
         return None
     module, qualname, path = (*[child.plain() for child in node.children[:3]], ())[:3]
     return ".".join([f"{module}:{qualname}", *(path if isinstance(path, tuple) else ())])
+
+
+def pin(node: Node) -> tuple[str, str] | None:
+    """The name and the hash of the source of a pinned reference."""
+    name = _reference(node)
+    if name is None or not (node.name or "").rpartition(".")[2].startswith("pinned_") or len(node.children) < 5:
+        return None
+    digest = node.children[3].plain()
+    return (name, digest) if isinstance(digest, str) else None
 
 
 def _function(node: Node) -> dict[str, Any] | None:
@@ -116,6 +134,7 @@ def describe(found: Anatomy, *, resolve: bool = False) -> dict[str, Any]:
         found: what was read.
         resolve: also look whether each name leads somewhere here, which imports the modules.
     """
+    pins = [{"name": p[0], "source": p[1]} for node in found.nodes if (p := pin(node)) is not None]
     functions = [f for node in found.nodes if (f := _function(node)) is not None]
     references = sorted({r for node in found.nodes if (r := _reference(node)) is not None})
     tensors = [t for node in found.nodes if (t := _tensor(node)) is not None]
@@ -128,7 +147,7 @@ def describe(found: Anatomy, *, resolve: bool = False) -> dict[str, Any]:
         "protocol": found.protocol, "start": found.start, "end": found.end, "opcodes": found.opcodes, "python": stamps,
         "problem": found.problem, "object": None if found.root is None else (found.root.name or found.root.kind),
         "globals": names, "references": [{"name": name} for name in references], "functions": functions,
-        "tensors": tensors,
+        "tensors": tensors, "pins": pins,
         "parts": _parts(found),
     }  # fmt: skip
     if resolve:

@@ -9,6 +9,7 @@ import json
 import sys
 from typing import Any
 
+from ..restore import source_digest
 from .inspect import describe, read_with_progress
 from .names import find, split
 from .tables import print_table
@@ -51,6 +52,7 @@ def _problems(described: dict[str, Any]) -> list[tuple[str, str]]:
         problem = _why_not(entry["name"])
         if problem is not None:
             problems.append((entry["name"], problem))
+    problems.extend((pin["name"], problem) for pin in described["pins"] if (problem := _drifted(pin)) is not None)
     here = sys.implementation.cache_tag
     for stamp in described["python"]:
         if stamp != here:
@@ -68,6 +70,17 @@ def _why_not(name: str) -> str | None:
     except Exception as error:
         return f"importing it failed: {type(error).__name__}: {error}"
     return None
+
+
+def _drifted(pin: dict[str, Any]) -> str | None:
+    """What is wrong with a reference that carries the hash of its source."""
+    try:
+        same = source_digest(find(pin["name"])) == pin["source"]
+    except OSError as error:
+        return f"pinned, but its source cannot be had: {error}"
+    except Exception:
+        return None  # said already: the name is not here
+    return None if same else "pinned, and its source has changed since"
 
 
 def _nearest(name: str) -> str:

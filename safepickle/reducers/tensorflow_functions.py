@@ -114,6 +114,8 @@ def reduce_function(function: Any, pickler: Any) -> Any:
         return restore.tf_method, tuple(binding)
     reference = references.find(function)
     if reference is not None:
+        if pickler is not None and pickler.pin is not None:
+            return restore.pinned_tf_function, (*reference, restore.source_digest(function), pickler.pin)
         own = function.__dict__.get("__module__") == reference.module
         if own and not reference.path and "." not in reference.qualname:
             return reference.qualname  # a bare global, which loads without this package

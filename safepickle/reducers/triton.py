@@ -110,6 +110,8 @@ def reduce_kernel(kernel: Any, pickler: Any) -> Any:
     reference = find(kernel)
     if reference is None:
         return reduce_by_value(kernel, fields, pickler)
+    if pickler is not None and pickler.pin is not None:
+        return restore.pinned_kernel, (*reference, restore.source_digest(kernel), pickler.pin)
     if written_as_global(reference, kernel, pickler.protocol):
         return reference.qualname
     return restore.kernel, tuple(reference)

@@ -70,6 +70,7 @@ from .names import module_attribute as module_attribute
 from .names import resolve as resolve
 from .names import same_module as same_module
 from .names import sentinel as sentinel
+from .names import source_digest as source_digest
 from .names import stand_in as stand_in
 from .names import submodule as submodule
 from .stdlib import builtin_descriptor as builtin_descriptor
@@ -101,6 +102,7 @@ from .stdlib import remember_context_variable as remember_context_variable
 from .stdlib import set_attributes as set_attributes
 from .tensorflow import InstanceFunctions as InstanceFunctions
 from .tensorflow import fill_tf_function as fill_tf_function
+from .tensorflow import pinned_tf_function as pinned_tf_function
 from .tensorflow import tf_concrete_function as tf_concrete_function
 from .tensorflow import tf_context as tf_context
 from .tensorflow import tf_dataset as tf_dataset
@@ -171,6 +173,7 @@ from .triton import kernel_method as kernel_method
 from .triton import launcher as launcher
 from .triton import make_config as make_config
 from .triton import make_kernel as make_kernel
+from .triton import pinned_kernel as pinned_kernel
 
 __all__ = [
     "bind_method",

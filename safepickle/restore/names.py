@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import builtins
 import functools
+import hashlib
 import importlib
+import inspect
+import textwrap
 import types
+import warnings
 from typing import Any
 
 from ..errors import UnpicklingError
-from ..references import load, names_of_parts, walk
+from ..references import inner_function, load, names_of_parts, walk
 from .checks import _check
 
 __all__ = [
     "bind_method",
     "bound_classmethod",
     "builtin_type",
+    "check_pin",
     "class_attribute",
     "fill_module",
     "function",
@@ -23,6 +28,7 @@ __all__ = [
     "module_attribute",
     "resolve",
     "same_module",
+    "source_digest",
     "sentinel",
     "stand_in",
     "submodule",
@@ -177,3 +183,38 @@ def bind_method(function: Any, owner: Any) -> types.MethodType:
     if not callable(function):
         raise UnpicklingError(f"malformed pickle: a method needs a callable, not {type(function).__qualname__}")
     return types.MethodType(function, owner)
+
+
+# -- pinned references -------------------------------------------------------------------------------------------------
+
+
+def source_digest(obj: Any) -> str:
+    """A hash of the source text of the function inside an object; how the text is indented does not matter.
+
+    Raises:
+        OSError: the text cannot be had.
+    """
+    function = inner_function(obj)
+    if function is None:
+        raise OSError(f"no Python function in {type(obj).__qualname__}")
+    text = textwrap.dedent("".join(inspect.getsourcelines(function)[0]))
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def check_pin(found: Any, name: str, digest: str, mode: str) -> None:
+    """Compare the source of what a pinned reference leads to with that it was made from.
+
+    Raises:
+        UnpicklingError: it is another one, and the reference was pinned with ``"raise"``.
+    """
+    _check(digest, str, "the hash of a source")
+    try:
+        same = source_digest(found) == digest
+        problem = f"the source of {name} is not the one that the pickle was made with"
+    except OSError as error:
+        same, problem = False, f"the source of {name} cannot be compared: {error}"
+    if same:
+        return
+    if mode != "warn":
+        raise UnpicklingError(f"{problem} (the reference is pinned)")
+    warnings.warn(problem, RuntimeWarning, stacklevel=3)

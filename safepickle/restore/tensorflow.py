@@ -12,9 +12,10 @@ from ..errors import UnpicklingError
 from ..references import static_vars
 from .checks import _check, _check_subclass
 from .identities import identities
-from .names import resolve
+from .names import check_pin, resolve
 
 __all__ = [
+    "pinned_tf_function",
     "InstanceFunctions",
     "fill_tf_function",
     "tf_concrete_function",
@@ -131,6 +132,13 @@ def tf_function_by_name(module: str, qualname: str, path: tuple[str, ...]) -> An
             f"the reference {module}:{qualname} leads to a {type(found).__qualname__} here, not to a tf.function: is "
             "it decorated here too?"
         )
+    return found
+
+
+def pinned_tf_function(module: str, qualname: str, path: tuple[str, ...], digest: str, mode: str) -> Any:
+    """The ``tf.function`` of that name, if its source is still the one of that hash."""
+    found = tf_function_by_name(module, qualname, path)
+    check_pin(found, ".".join([f"{module}:{qualname}", *path]), digest, mode)
     return found
 
 

@@ -17,7 +17,7 @@ from .checks import _check
 from .classes import _named_here
 from .functions import _UNFINISHED, register_source, renamed, source_file
 from .identities import identities
-from .names import resolve
+from .names import check_pin, resolve
 
 __all__ = [
     "constexpr",
@@ -28,6 +28,7 @@ __all__ = [
     "launcher",
     "make_config",
     "make_kernel",
+    "pinned_kernel",
 ]
 
 
@@ -39,6 +40,13 @@ def kernel(module: str, qualname: str, path: tuple[str, ...]) -> Any:
     """
     found = resolve(module, qualname, path)
     _check_kernel(found, f"the reference {'.'.join([f'{module}:{qualname}', *path])} leads to")
+    return found
+
+
+def pinned_kernel(module: str, qualname: str, path: tuple[str, ...], digest: str, mode: str) -> Any:
+    """The kernel of that name, if its source is still the one of that hash."""
+    found = kernel(module, qualname, path)
+    check_pin(found, ".".join([f"{module}:{qualname}", *path]), digest, mode)
     return found
 
 
