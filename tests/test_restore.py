@@ -20,9 +20,7 @@ from safepickle import restore, sources
 
 from .helpers import run_python
 
-CODE = restore.make_code(
-    sys.implementation.cache_tag, *sources.reduce_code((lambda x: x + 1).__code__)[1][1:]
-)
+CODE = restore.make_code(sys.implementation.cache_tag, *sources.reduce_code((lambda x: x + 1).__code__)[1][1:])
 
 
 def refused(match: str = "malformed pickle"):
@@ -43,11 +41,18 @@ def test_importing_it_imports_no_library() -> None:
 
 
 def test_nothing_in_it_loads_a_nested_pickle() -> None:
-    tree = ast.parse(Path(restore.__file__).read_text())
-    names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)} | {
-        n.id for n in ast.walk(tree) if isinstance(n, ast.Name)
+    for file in Path(restore.__file__).parent.glob("*.py"):
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        assert not names & {"loads", "Unpickler", "eval", "exec", "marshal", "find_class"}, file.name
+
+
+def test_pickles_name_the_package_whatever_module_has_the_function() -> None:
+    functions = [getattr(restore, name) for name in restore.__all__]
+    assert {function.__module__ for function in functions if isinstance(function, types.FunctionType)} == {
+        "safepickle.restore"
     }
-    assert not names & {"loads", "Unpickler", "eval", "exec", "compile_command", "marshal", "find_class"}
 
 
 def test_every_function_that_we_write_a_call_to_is_in_the_list() -> None:
