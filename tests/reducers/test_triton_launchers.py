@@ -19,7 +19,7 @@ triton = pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
 
 from tests.fixtures.kernels import classes, factories, holders, tuned
-from tests.reducers.triton_support import MODES, compilations, compiled_ptx, needs_version  # noqa: E402
+from tests.reducers.triton_support import MODES, compilations, compiled_ptx, needs_version
 
 PROTOCOLS = (2, 4, 5)
 
