@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -18,3 +19,18 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     # One of them puts a relative folder on sys.path; the finder that Python keeps for it is tied to the former one.
     for path in [path for path in sys.path_importer_cache if not os.path.isabs(path)]:
         del sys.path_importer_cache[path]
+
+
+@pytest.fixture(autouse=True)
+def _without_modules_that_fail_when_they_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hides ``torch.classes`` and its like, if another test has imported them.
+
+    The standard library's ``whichmodule`` asks every module for a name and expects an ``AttributeError``.
+    """
+    for name, module in list(sys.modules.items()):
+        if type(module) is types.ModuleType:
+            continue
+        try:
+            getattr(module, "no such name", None)
+        except Exception:
+            monkeypatch.delitem(sys.modules, name)
