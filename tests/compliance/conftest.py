@@ -22,15 +22,18 @@ def _in_an_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.fixture(autouse=True)
-def _without_modules_that_fail_when_they_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_modules_that_have_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hides ``torch.classes`` and its like, if another test has imported them.
 
-    The standard library's ``whichmodule`` asks every module for a name and expects an ``AttributeError``.
+    The standard library's ``whichmodule`` asks every module for a name. These make one up, which fails when asked.
     """
     for name, module in list(sys.modules.items()):
-        if type(module) is types.ModuleType:
-            continue
-        try:
-            getattr(module, "no such name", None)
-        except Exception:
+        if type(module) is not types.ModuleType and _has_every_name(module):
             monkeypatch.delitem(sys.modules, name)
+
+
+def _has_every_name(module: object) -> bool:
+    try:
+        return getattr(module, "no_such_name", None) is not None
+    except Exception:
+        return True
