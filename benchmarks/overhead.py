@@ -15,6 +15,16 @@ import sys
 import cloudpickle
 
 import safepickle
+
+try:
+    import dill
+except ImportError:
+    dill = None
+try:
+    import copium
+except ImportError:
+    copium = None
+
 from benchmarks.common import Row, circumstances, interleave, print_table, write_json
 from benchmarks.workloads import records
 
@@ -41,6 +51,7 @@ def measure(count: int, rounds: int) -> list[Row]:
                     "pickle": lambda: pickle.dumps(payload, PROTOCOL),
                     "safepickle": lambda: safepickle.dumps(payload, PROTOCOL),
                     "cloudpickle": lambda: cloudpickle.dumps(payload, PROTOCOL),
+                    **({"dill": lambda: dill.dumps(payload, PROTOCOL)} if dill else {}),
                 },
                 rounds=rounds,
             ),
@@ -65,6 +76,7 @@ def measure(count: int, rounds: int) -> list[Row]:
                 {
                     "copy": lambda: copy.deepcopy(payload),
                     "safepickle": lambda: safepickle.deepcopy(payload),
+                    **({"copium": lambda: copium.deepcopy(payload)} if copium else {}),
                 },
                 rounds=rounds,
             ),
@@ -95,7 +107,7 @@ def main() -> int:
     options = parser.parse_args()
 
     rows = measure(options.count, options.rounds)
-    where = circumstances("cloudpickle")
+    where = circumstances("cloudpickle", "dill", "copium")
     print_table(f"Overhead, protocol {PROTOCOL}, CPU time; Python {where['python'].split()[0]}", rows)
     write_json(options.output, QUESTION, rows, where)
     return int(options.check and not all(row.met() for row in rows))

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from ._native import core
 from .errors import check_reduced, reducer_failed, translate_pickling_error
 from .registry import Registry, Rule, default_registry, known_by_identity
 
@@ -267,18 +268,7 @@ class Pickler(pickle.Pickler):
 
     def _override(self, answers: _Answers) -> Callable[[Any], Any]:
         """What the C pickler calls for each object: an override of a subclass or the instance, then the rules."""
-
-        known, find = answers.known, answers.find
-
-        def ours(part: Any) -> Any:
-            try:
-                answer = known[type(part)]
-            except KeyError:
-                answer = find(type(part))
-            if answer is None:
-                return NotImplemented
-            return answer(part)
-
+        ours = _asking(answers.known, answers.find) if core is None else core.override(answers.known, answers.find)
         own = self._own_override()
         self.overridden = own is not _UNSET
         if own is _UNSET:
@@ -314,6 +304,21 @@ class Pickler(pickle.Pickler):
         if not rules:
             return None
         return lambda obj: reduce_by_rules(rules, obj, self)
+
+
+def _asking(known: dict[type, Any], find: Callable[[type], Any]) -> Callable[[Any], Any]:
+    """A function that reduces an object as is known, or found out now, of its type. The C core has its twin."""
+
+    def ask(part: Any) -> Any:
+        try:
+            answer = known[type(part)]
+        except KeyError:
+            answer = find(type(part))
+        if answer is None:
+            return NotImplemented
+        return answer(part)
+
+    return ask
 
 
 def _bound(attribute: Any, instance: Any) -> Any:
