@@ -126,6 +126,7 @@ def _python_side(module: Any, *, containers: bool = False) -> dict[str, Any]:
 
 def reduce_script_module(module: Any, pickler: Any) -> tuple[Any, ...]:
     """The archive of the code; tensors and what only Python knows are filled in."""
+    _refuse_converted(module)
     taken: list[tuple[Path, str, Any]] = []
     bare = _without_tensors(module._c, (), taken)
     tensors = [entry for entry in taken if isinstance(entry[2], torch.Tensor)]
@@ -135,6 +136,18 @@ def reduce_script_module(module: Any, pickler: Any) -> tuple[Any, ...]:
         state["python"] = python
     made = (restore.torch_script_module, (_archive(bare, module), *_custom_operators(module._c)))
     return (*made, state, None, None, restore.fill_torch_script_module) if state else made
+
+
+def _refuse_converted(module: Any) -> None:
+    """Stop at code with weights in the layout of a CPU library: torch writes it without them, and crashes on a look."""
+    for _, wrapper in _wrappers(module):
+        for name in wrapper._c._method_names():
+            if wrapper._c._get_method(name).graph.findAllNodes("prim::ConstantMKLDNNTensor"):
+                raise PicklingError(
+                    f"cannot pickle a scripted {getattr(module, 'original_name', 'module')}: torch cannot save what "
+                    "torch.jit.optimize_for_inference has converted for this machine. Pickle the module that it was "
+                    "made from, and optimize what is loaded"
+                )
 
 
 def _custom_operators(cpp_module: Any) -> list[Any]:

@@ -179,6 +179,16 @@ def test_frozen_module_computes_the_same():
         assert torch.equal(other(x), net(x))
 
 
+def test_module_that_is_converted_for_this_machine_is_copied_and_refuses_to_be_pickled():
+    if not torch.backends.mkldnn.is_available():
+        pytest.skip("torch converts nothing here")
+    plain_net = torch.nn.Sequential(torch.nn.Conv2d(1, 1, 1), torch.nn.BatchNorm2d(1)).eval()
+    net, x = torch.jit.optimize_for_inference(scripted(plain_net)), torch.randn(1, 1, 2, 2)
+    assert torch.equal(safepickle.deepcopy(net)(x), net(x))
+    with pytest.raises(safepickle.PicklingError, match=r"(?s)obj\['model'\].*optimize_for_inference"):
+        safepickle.dumps({"model": net})
+
+
 def test_frozen_parameters_stay_frozen():
     net = scripted(torch.nn.Linear(3, 2))
     net.weight.requires_grad_(False)
