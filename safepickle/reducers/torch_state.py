@@ -193,6 +193,8 @@ def add_value_rules(registry: Registry) -> None:
     registry.add(torch.finfo, reduce_info, copy=SHARE, origin=ORIGIN, summary=("its type", "shared"))
     registry.add(torch.iinfo, reduce_info, copy=SHARE, origin=ORIGIN, summary=("its type", "shared"))
     registry.add(torch.memory_format, reduce_memory_format, copy=SHARE, origin=ORIGIN, summary=("by name", "shared"))
+    registry.add("torch.distributions.transforms:Transform", reduce_transform, subclasses=True, origin=ORIGIN,
+                 summary=("whole; an inverse with what it inverts", "the same"))  # fmt: skip
 
 
 class _Numbers:
@@ -232,6 +234,11 @@ def reduce_info(info: Any) -> tuple[Any, ...]:
 def reduce_memory_format(memory_format: torch.memory_format) -> str:
     """A memory format by its name: torch's own way needs to pickle a module below protocol 4."""
     return str(memory_format).rpartition(".")[2]
+
+
+def reduce_transform(transform: Any) -> tuple[Any, ...]:
+    """All that a transform has: ``__getstate__`` leaves out its inverse, and so of an inverse what it inverts."""
+    return _new, (type(transform),), dict(static_vars(transform))
 
 
 # -- weak references to tensors ----------------------------------------------------------------------------------------

@@ -547,6 +547,23 @@ def test_a_dictionary_with_tensors_as_weak_keys(way):
     assert [key for key in twin_names if key is not other] == []
 
 
+@each_way
+@pytest.mark.parametrize("cache_size", [0, 1])
+def test_inverses_of_transforms_invert_what_came_along(cache_size, way):
+    from torch.distributions import AffineTransform, ComposeTransform, ExpTransform, Normal, TransformedDistribution
+
+    shift = AffineTransform(torch.tensor(1.0), torch.tensor(2.0), cache_size=cache_size)
+    both = ComposeTransform([ExpTransform(), shift])
+    alone, (twin, inverse), chain = way((ExpTransform().inv, (shift, shift.inv), both.inv))
+    assert alone(torch.ones(1)) == 0 and alone.inv(torch.zeros(1)) == 1
+    assert inverse.inv is twin and twin.inv is inverse and twin is not shift
+    assert torch.allclose(chain(both(torch.ones(1))), torch.ones(1))
+    twin.loc.fill_(5.0)
+    assert inverse(torch.tensor(9.0)) == 2 and shift.inv(torch.tensor(9.0)) == 4
+    spread = TransformedDistribution(Normal(0.0, 1.0), [ExpTransform().inv])
+    assert way(spread).log_prob(torch.ones(1)) == spread.log_prob(torch.ones(1))
+
+
 # -- devices -----------------------------------------------------------------------------------------------------------
 
 
