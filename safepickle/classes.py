@@ -253,7 +253,10 @@ def _registered(cls: type) -> list[type]:
 
 
 def _write_enum(cls: Any, identity: str, pickler: Any) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
-    members = [(interned(name), member._value_, _data(cls, member)) for name, member in cls.__members__.items()]
+    members = [
+        (interned(name), pickler.by_value.in_order(lambda: member._value_), _data(cls, member))  # noqa: B023
+        for name, member in cls.__members__.items()
+    ]
     boundary = vars(cls).get("_boundary_")
     inherited = getattr(cls.__bases__[-1], "_boundary_", None)
     options = {} if boundary is inherited else {"boundary": boundary}

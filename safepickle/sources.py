@@ -12,7 +12,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 from . import restore
@@ -51,6 +51,8 @@ class ByValue:
     def __init__(self, *, unordered: bool = False) -> None:
         self._unordered = unordered
         self._sorted: dict[int, Sorted] = {}
+        self._reordered: dict[int, tuple[Any, Any]] = {}
+        self._looks = _LOOKS
         self._namespaces: dict[int, tuple[dict[str, Any], Any]] = {}
         self._cells: dict[int, types.CellType] = {}
         self._submodules: dict[str, list[tuple[frozenset[str], types.ModuleType]]] = {}
@@ -73,19 +75,41 @@ class ByValue:
         self._cells[id(cell)] = cell
         return True
 
-    def in_order(self, read: Callable[[], Any]) -> Any:
+    def in_order(self, read: Callable[[], Any], depth: int = 0) -> Any:
         """What ``read`` returns; a set that only its holder has is replaced by one that is written in order.
 
         The pickler writes a set itself, in the order of its table. A stand-in is another object to it: what else holds
-        the set would get another set.
+        the set would get another set. The same goes for a small container with such a set in it.
         """
         value = read()
-        if type(value) not in (set, frozenset) or self._unordered:
+        cls = type(value)
+        if self._unordered:
+            return value
+        if cls in (dict, list, tuple):
+            alone = _holders(read) == _ONE_HOLDER + 1
+            return self._with_sets_in_order(value, depth) if alone or id(value) in self._reordered else value
+        if cls not in (set, frozenset):
             return value
         known = self._sorted.get(id(value))
         if known is None and (type(value) is frozenset or _holders(read) == _ONE_HOLDER + 1):
             known = self._sorted[id(value)] = Sorted(value)  # which holds it too
         return value if known is None else known
+
+    def _with_sets_in_order(self, container: Any, depth: int) -> Any:
+        """A container that only its holder has, made again if sets in it are replaced."""
+        known = self._reordered.get(id(container))
+        if known is not None:
+            return known[1]
+        if depth == _SHALLOW or not 0 < len(container) <= self._looks:
+            return container
+        self._looks -= len(container)
+        keys: Iterable[Any] = list(container) if type(container) is dict else range(len(container))
+        parts = [self.in_order(lambda: container[key], depth + 1) for key in keys]  # noqa: B023
+        if all(part is container[key] for key, part in zip(keys, parts, strict=True)):
+            return container
+        made: Any = dict(zip(keys, parts, strict=True)) if type(container) is dict else type(container)(parts)
+        self._reordered[id(container)] = (container, made)
+        return made
 
     def submodules(self, package: str) -> list[tuple[frozenset[str], types.ModuleType]]:
         """The imported modules below a package, with the names that lead there."""
@@ -197,6 +221,10 @@ def _count_for_one_holder() -> int:
 
 
 _ONE_HOLDER: Final = _count_for_one_holder()
+
+#: How deep to look for sets in containers, and at how many parts: beyond that it is data and not a table of options.
+_SHALLOW: Final = 10
+_LOOKS: Final = 10_000
 
 
 # -- code --------------------------------------------------------------------------------------------------------------
@@ -418,7 +446,8 @@ def _function_state(function: types.FunctionType, cells: list[types.CellType], c
     if modules:
         state["modules"] = modules
     if function.__dict__:
-        state["vars"] = dict(function.__dict__)
+        attributes = function.__dict__
+        state["vars"] = {name: context.in_order(lambda: attributes[name]) for name in attributes}  # noqa: B023
     values: tuple[tuple[str, Any, Any], ...] = (
         ("qualname", interned(function.__qualname__), getattr(code, "co_qualname", function.__name__)),
         ("module", home(function.__module__), home(available.get("__name__"))),

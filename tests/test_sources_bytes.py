@@ -152,3 +152,65 @@ def _seconds(function) -> float:
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
+
+
+NESTED = """
+import enum, hashlib, safepickle
+
+class Group(enum.Enum):
+    LOW = frozenset({"a", "b", "c"})
+    HIGH = frozenset({"x", "y", "z"})
+
+TABLE = {"a": [{"x", "y", "z"}, ({"u", "v", "w"},)], "b": {"m", "n", "o"}}
+
+class Options:
+    kinds = {"fast": {"p", "q", "r"}, "slow": [{"s", "t", "u"}]}
+
+def choose(value, allowed=[{"i", "j", "k"}], *, tags={"of": {"c", "d", "e"}}):
+    return TABLE
+choose.names = {"f", "g", "h"}
+
+for thing in [Options, choose, Group, Group.LOW, [choose, Options, lambda: TABLE]]:
+    print(hashlib.sha256(safepickle.dumps(thing)).hexdigest())
+"""
+
+
+def test_sets_inside_of_the_containers_that_code_holds_are_written_in_order() -> None:
+    assert len({run_python(NESTED, env={"PYTHONHASHSEED": seed}) for seed in ("0", "1", "2", "3", "12345")}) == 1
+
+
+def test_a_container_with_sets_that_two_functions_read_stays_one_container() -> None:
+    variables = {"TABLE": {"a": [{"x", "y"}], "b": 1}}
+    first, second = eval("lambda: TABLE", variables), eval("lambda k: TABLE[k]", variables)
+    one, two = safepickle.loads(safepickle.dumps([first, second]))
+    assert one() == {"a": [{"x", "y"}], "b": 1}
+    one()["a"][0].add("z")
+    assert two("a") == [{"x", "y", "z"}]
+
+
+def test_a_container_with_sets_that_somebody_else_holds_too_stays_one_container() -> None:
+    table = {"a": {"x", "y"}, "b": [{"p", "q"}]}
+    inner = table["b"]
+    function = eval("lambda: TABLE", {"TABLE": table})
+    back, same, part = safepickle.loads(safepickle.dumps([function, table, inner]))
+    assert back() is same and same["b"] is part and back() == table
+
+
+def test_a_container_a_part_of_which_somebody_else_holds_shares_that_part() -> None:
+    part = [{"p", "q"}]
+    function = eval("lambda: TABLE", {"TABLE": {"a": {"x", "y"}, "b": part}})
+    back, same = safepickle.loads(safepickle.dumps([function, part]))
+    assert back()["b"] is same and back() == {"a": {"x", "y"}, "b": [{"p", "q"}]}
+
+
+def test_deep_and_long_containers_that_code_holds_are_pickled() -> None:
+    deep: list = [{"a"}]
+    for _ in range(3000):
+        deep = [deep]
+    variables = {"DEEP": deep, "LONG": [[i] for i in range(20_000)]}
+    del deep
+    back = safepickle.loads(safepickle.dumps(eval("lambda: (DEEP, LONG)", variables)))
+    node, long = back()
+    for _ in range(3000):
+        (node,) = node
+    assert node == [{"a"}] and long[-1] == [19_999]
