@@ -16,7 +16,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["ATOMS", "Plan", "build", "graphs", "kinds_at", "mutable_ids", "parts_of", "plans", "shape"]
+__all__ = [
+    "ATOMS", "LEAVES", "PARTS", "Plan", "build", "graphs", "kinds_at", "mutable_ids", "parts_of", "plans", "shape",
+]  # fmt: skip
 
 
 class Plain:
@@ -241,11 +243,17 @@ def graphs(kinds: list[str] | None = None, size: int = 12) -> st.SearchStrategy[
 
 # -- what they look like ---------------------------------------------------------------------------------------------
 
-_LEAVES = (type(None), bool, int, float, complex, str, bytes, type, types.BuiltinFunctionType, type(...))
+LEAVES = (type(None), bool, int, float, complex, str, bytes, type, types.BuiltinFunctionType, type(...))
+
+
+#: How to see the parts of objects of further types, for tests that add kinds of their own.
+PARTS: dict[type, Callable[[Any], list[Any]]] = {}
 
 
 def parts_of(obj: Any) -> list[Any]:
     """What an object holds, in a fixed order."""
+    if type(obj) in PARTS:
+        return PARTS[type(obj)](obj)
     if isinstance(obj, (list, tuple, collections.deque)):
         return [*obj, *_attributes(obj)]
     if isinstance(obj, dict):
@@ -259,7 +267,7 @@ def parts_of(obj: Any) -> list[Any]:
     if isinstance(obj, types.FunctionType):
         return function_parts(obj)
     if isinstance(obj, types.CellType):
-        return [obj.cell_contents]
+        return [obj.cell_contents] if obj != types.CellType() else []
     return _attributes(obj)
 
 
@@ -293,8 +301,11 @@ def shape(root: Any) -> list[Any]:
         keep.append(obj)
         children = []
         for part in parts_of(obj):
-            if isinstance(part, _LEAVES) or part == () or (type(part) is frozenset and not part):
+            if isinstance(part, LEAVES) or part == ():
                 children.append((type(part), repr(part)))
+                continue
+            if type(part) is frozenset:  # a value: of equal ones it does not matter which one it is
+                children.append((frozenset, [repr(element) for element in parts_of(part)]))
                 continue
             if id(part) not in numbers:
                 numbers[id(part)] = len(numbers)
@@ -314,7 +325,7 @@ def mutable_ids(root: Any) -> dict[int, Any]:
     stack = [root]
     while stack:
         obj = stack.pop()
-        if isinstance(obj, _LEAVES) or id(obj) in seen:
+        if isinstance(obj, LEAVES) or id(obj) in seen:
             continue
         seen[id(obj)] = obj
         if not isinstance(obj, (tuple, frozenset, functools.partial, types.MethodType, types.FunctionType)):

@@ -176,6 +176,12 @@ def in_an_lru_cache(model):
     return hook
 
 
+def in_an_attribute_of_an_lru_cache(model):
+    hook = functools.lru_cache(lambda: hook.model)
+    hook.model = model
+    return hook
+
+
 class Holder:
     def __init__(self, held):
         self.held = held
@@ -214,6 +220,7 @@ WAYS = [
     in_a_mutual_recursion,
     in_a_function_that_holds_itself,
     in_an_lru_cache,
+    in_an_attribute_of_an_lru_cache,
 ]
 
 SHARED_LISTS = {  # where the hook comes before, after or inside of what it holds
@@ -777,7 +784,7 @@ def reached(root):
     found, stack = {}, [root]
     while stack:
         obj = stack.pop()
-        if id(obj) not in found and not isinstance(obj, graphs._LEAVES):
+        if id(obj) not in found and not isinstance(obj, graphs.LEAVES):
             found[id(obj)] = obj
             stack.extend(graphs.parts_of(obj))
     return found

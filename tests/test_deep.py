@@ -423,7 +423,7 @@ def _all_parts(root):
         obj = stack.pop()
         if id(obj) not in seen:
             seen[id(obj)] = obj
-            if not isinstance(obj, graphs._LEAVES):
+            if not isinstance(obj, graphs.LEAVES):
                 stack.extend(graphs.parts_of(obj))
     return list(seen.values())
 

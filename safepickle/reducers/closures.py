@@ -67,11 +67,12 @@ def copy_function(function: types.FunctionType, memo: dict[Any, Any]) -> Generat
 
 def _must_be_rebuilt(function: types.FunctionType, memo: dict[Any, Any]) -> bool:
     parts = function_parts(function)
-    if not parts:
-        return False
     call = running_call(memo)
-    if call is not None and id(function) in call.plan.seen:
-        return id(function) in call.plan.tied
+    if call is not None:
+        if not function.__closure__ and all(call.is_shared_type(type(part)) for part in parts):
+            return False  # most functions: not worth a walk
+        if id(function) in call.plan.seen:
+            return id(function) in call.plan.tied
     return entangled(parts, memo) and find(function, everywhere=False) is None
 
 

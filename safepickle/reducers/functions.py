@@ -79,14 +79,23 @@ def _cache_attributes(wrapper: Any) -> dict[str, Any]:
 
 def copy_cache(wrapper: Any, memo: dict[Any, Any]) -> Generator[Any, Any, Any]:
     """The function itself, or one with an empty cache over the copy of a function that holds what is copied."""
-    if not entangled([wrapper.__wrapped__], memo):
+    attributes = _cache_attributes(wrapper)
+    if not entangled([wrapper.__wrapped__, *attributes.values()], memo):
         return wrapper
     function = yield wrapper.__wrapped__
-    if function is wrapper.__wrapped__:
-        return wrapper
-    made = restore.make_function_cache(function, *_cache_parameters(wrapper))
-    made.__dict__.update({**_cache_attributes(wrapper), "__wrapped__": function})
-    return made
+    known = memo.get(id(wrapper))  # what the function holds may lead back to its cache
+    if known is not None:
+        return known
+    made = memo[id(wrapper)] = restore.make_function_cache(function, *_cache_parameters(wrapper))
+    made.__dict__.update({**attributes, "__wrapped__": function})
+    changed = function is not wrapper.__wrapped__
+    for name, value in attributes.items():
+        if name != "__wrapped__" and entangled([value], memo):
+            made.__dict__[name] = copied = yield value
+            changed = changed or copied is not value
+    if not changed:
+        memo[id(wrapper)] = wrapper
+    return made if changed else wrapper
 
 
 def _make_dispatcher() -> Any:
@@ -118,6 +127,9 @@ def copy_dispatcher(function: Any, memo: dict[Any, Any]) -> Generator[Any, Any, 
     if not entangled([*function.registry.values(), function.__wrapped__], memo):
         return function
     wrapped = yield function.__wrapped__
+    known = memo.get(id(function))
+    if known is not None:
+        return known
     made = memo[id(function)] = restore.make_dispatcher(wrapped)
     for cls, implementation in list(function.registry.items()):
         made.register(cls, (yield implementation))
