@@ -461,6 +461,39 @@ def test_abstract_classes_and_what_is_registered_with_them(tmp_path: Path) -> No
 # -- generics, protocols, named tuples, typed dictionaries -------------------------------------------------------------
 
 
+def test_an_abstract_class_and_its_only_instance(tmp_path: Path) -> None:
+    travel(
+        """
+        import abc
+        class Service(abc.ABC):
+            only = None
+            def __new__(cls):
+                if cls.only is None:
+                    cls.only = super().__new__(cls)
+                return cls.only
+            @abc.abstractmethod
+            def run(self): ...
+        class Real(Service):
+            def run(self):
+                return "runs"
+        class Half(Service):
+            pass
+        obj = {"service": Real(), "half": Half}
+        """,
+        """
+        service, half = obj["service"], obj["half"]
+        assert service.run() == "runs" and type(service)() is service and type(service).only is service
+        try:
+            half()
+        except TypeError as error:
+            assert "abstract" in str(error)
+        else:
+            raise AssertionError("no longer abstract")
+        """,
+        tmp_path,
+    )
+
+
 def test_generics_and_type_variables(tmp_path: Path) -> None:
     travel(
         """

@@ -109,6 +109,7 @@ def make_class(
         _native(metaclass, "__init__")(made, name, bases, dict(namespace))
         if issubclass(metaclass, abc.ABCMeta):
             abc._abc_init(made)  # type: ignore[attr-defined]
+            _fill_abstract(made, [])  # its attributes may hold an instance, made before its methods arrive
         identities.remember(made, identity)
         return made
 
