@@ -652,6 +652,7 @@ def copy(x: Any, *, registry: Registry | None = None) -> Any:
         CopyError: the object cannot be copied.
     """
     rules = default_registry if registry is None else registry
+    rules.refresh()
     try:
         return _shallow(x, rules)
     except Exception as error:

@@ -250,7 +250,8 @@ class Registry:
         self._rules = _TypeMap()
         self._names: dict[str, Rule] = {}  # what was registered as "module:qualname"
         self._bound: dict[str, list[type]] = {}  # types of such a name: several if the module was loaded again
-        self._pending_modules: frozenset[str] = frozenset()  # the modules of names that no type had so far
+        self._waiting: dict[str, list[tuple[str, str]]] = {}  # module -> the names, whole and in it, that no type had
+        self._pending_modules: frozenset[str] = frozenset()  # these modules
         self._functions: dict[str, Rule] = {}
         self._made_classes: list[tuple[type, Rule]] = []
         self._cache = _TypeCache()
@@ -438,7 +439,12 @@ class Registry:
             )
 
     def _changed(self) -> None:
-        self._pending_modules = frozenset(name.partition(":")[0] for name, types in self._bound.items() if not types)
+        waiting: dict[str, list[tuple[str, str]]] = {}
+        for name, types in self._bound.items():
+            if not types:
+                module, qualname = _parse_name(name)
+                waiting.setdefault(module, []).append((name, qualname))
+        self._waiting, self._pending_modules = waiting, frozenset(waiting)
         self._version += 1
         self._cache.clear()
         for live in list(self._live):
@@ -469,16 +475,20 @@ class Registry:
         Returns:
             The rule; its ``origin`` tells who registered it and its ``target`` for which type.
         """
+        self.refresh()
         rules = self.rules_for(cls, verb)
         return rules[0] if rules else None
 
     def rules_for(self, cls: type, verb: Verb) -> tuple[Rule, ...]:
-        """All rules about objects of ``cls`` in the order in which they are asked; each may decline."""
-        self.refresh()
+        """All rules about objects of ``cls`` in the order in which they are asked; each may decline.
+
+        A type that was asked for before gets the same answer until a rule changes or :meth:`refresh` is called.
+        """
         cached = self._cache.get(cls)
         if cached is None:
             if not isinstance(cls, type):
                 raise TypeError(f"rules are for types, not for an object of type {type(cls).__qualname__}")
+            self.refresh()
             version = self._version
             entry, complete = self._lookup(cls)
             with _lock:
@@ -497,14 +507,20 @@ class Registry:
             registry = registry._parent
 
     def _bind_pending(self) -> None:
+        found = [
+            (name, cls)
+            for module, names in self._waiting.items()
+            if module in sys.modules
+            for name, qualname in names
+            if (cls := _resolve_type(module, qualname)) is not None
+        ]
+        if not found:
+            return  # a name that its module does not have, in this version of it
         with _lock:
-            bound = False
-            for name, types in self._bound.items():
-                if not types and (cls := _resolve_type(*_parse_name(name))) is not None:
+            for name, cls in found:
+                if self._bound.get(name) == []:
                     self._bind(name, cls)
-                    bound = True
-            if bound:
-                self._changed()
+            self._changed()
 
     def _bind(self, name: str, cls: type) -> None:
         self._bound[name].append(cls)
