@@ -17,7 +17,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
-__all__ = ["Plan", "function_parts", "reachable_ids", "reaches", "referent_of"]
+__all__ = ["Plan", "function_parts", "reachable_ids", "reaches", "referent_of", "referents"]
 
 #: Code and the interpreter's own objects lead everywhere; data does not lead through them.
 _CLOSED: Final = (
@@ -70,7 +70,24 @@ def reachable_ids(
 def _parts(obj: Any, cls: type) -> list[Any]:
     if cls is types.FunctionType:
         return function_parts(obj)
-    return gc.get_referents(obj)
+    return referents(obj)
+
+
+def referents(obj: Any) -> list[Any]:
+    """What an object refers to; arrays of NumPy do not tell the garbage collector about the objects in them."""
+    parts = gc.get_referents(obj)
+    if not parts and type(obj).__module__ == "numpy" and type(obj).__name__ == "ndarray":
+        return _in_array(obj)
+    return parts
+
+
+def _in_array(array: Any) -> list[Any]:
+    if not array.dtype.hasobject:
+        return []
+    if array.dtype.names is None:
+        elements: list[Any] = array.ravel().tolist()
+        return elements
+    return [part for name in array.dtype.names for part in _in_array(array[name])]
 
 
 def function_parts(function: types.FunctionType) -> list[Any]:
@@ -119,7 +136,7 @@ def reaches(
         elif issubclass(cls, _CLOSED) or closed(cls):
             continue
         else:
-            parts = gc.get_referents(obj)
+            parts = referents(obj)
         way.append(obj)
         stack.append(iter(parts))
     return None
@@ -199,7 +216,7 @@ class Plan:
                 functions.append(obj)
             elif id(obj) not in self.copied and not self._is_own_copy(obj):
                 self.copied.add(id(obj))
-                stack.extend(gc.get_referents(obj))
+                stack.extend(referents(obj))
         return functions
 
     def _walk_functions(self, functions: list[Any], limit: int) -> list[int]:
@@ -295,7 +312,7 @@ def _held_by(obj: Any) -> list[Any]:
         return [*_cells(obj), *_outside_of_cells(obj)]
     if _is_holder(obj):
         return _direct_parts(obj)
-    return gc.get_referents(obj)
+    return referents(obj)
 
 
 def _cells(function: Any) -> tuple[types.CellType, ...]:

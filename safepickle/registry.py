@@ -35,6 +35,7 @@ ENTRY_POINT_GROUP: Final = "safepickle.reducers"
 #: Top-level package -> the module of ours that holds its rules. The package is never imported for it.
 LIBRARIES: Final[dict[str, str]] = {
     "h5py": "safepickle.reducers.h5py",
+    "numpy": "safepickle.reducers.numpy",
     "torch": "safepickle.reducers.torch",
     "triton": "safepickle.reducers.triton",
     "tensorflow": "safepickle.reducers.tensorflow",
