@@ -263,6 +263,10 @@ def test_a_class_needs_an_identity_and_a_metaclass() -> None:
         restore.make_class("m:X:1", "type", "X", (), {})
     with refused():
         restore.fill_class(5, {})
+    with refused():
+        restore.begin_class(5, {})
+    with refused():
+        restore.begin_class(int, [])
     with refused("not the type of an enumeration"):
         restore.make_enum("m:X:1", type, "X", (), {}, [], {})
     with refused():
@@ -280,7 +284,7 @@ def test_an_identity_gives_the_living_class_and_a_new_one_once_it_is_gone() -> N
     )
     restore.fill_class(one, {"attributes": {"a": 1}})
     restore.fill_class(one, {"attributes": {"a": 2}})
-    assert one.a == 1
+    assert restore.begin_class(one, {"a": 3}) is one and one.a == 1
     del one
     gc.collect()
     assert restore.identities.object_of("m:X:test-1") is None

@@ -494,6 +494,43 @@ def test_an_abstract_class_and_its_only_instance(tmp_path: Path) -> None:
     )
 
 
+def test_a_class_that_holds_instances_which_are_restored_by_its_own_methods(tmp_path: Path) -> None:
+    travel(
+        """
+        import dataclasses
+        class Unit:
+            known = {}
+            def __init__(self, name):
+                self.name, self.way = name, "init"
+                Unit.known[self] = name
+            def __getstate__(self):
+                return (self.name,)
+            def __setstate__(self, state):
+                (self.name,), self.way = state, "setstate"
+            def __hash__(self):
+                return hash(self.name)
+            def __eq__(self, other):
+                return self.name == other.name
+        Unit.base = Unit("m")
+        @dataclasses.dataclass(frozen=True, slots=True)
+        class Point:
+            x: int
+            def double(self):
+                return 2 * self.x
+        Point.ONE = Point(1)
+        obj = {"unit": Unit.base, "other": Unit("s"), "point": Point(2)}
+        """,
+        """
+        unit, other, point = obj["unit"], obj["other"], obj["point"]
+        Unit, Point = type(unit), type(point)
+        assert all((one.name, one.way) == ("m", "setstate") for one in (unit, Unit.base))
+        assert Unit.known[unit] == "m" and Unit.known[other] == "s" and len(Unit.known) == 2
+        assert Point.ONE.double() == 2 and point.double() == 4 and type(Point.ONE) is Point
+        """,
+        tmp_path,
+    )
+
+
 def test_generics_and_type_variables(tmp_path: Path) -> None:
     travel(
         """

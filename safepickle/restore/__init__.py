@@ -8,6 +8,7 @@ pickle. They are a file format: a function is never renamed and its arguments ne
 
 from __future__ import annotations
 
+from .classes import begin_class as begin_class
 from .classes import enum_member as enum_member
 from .classes import fill_class as fill_class
 from .classes import make_class as make_class
@@ -186,6 +187,7 @@ __all__ = [
     "context_variable",
     "enum_member",
     "fill_cell",
+    "begin_class",
     "fill_class",
     "fill_codecs_stream",
     "fill_config",

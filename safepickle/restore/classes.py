@@ -19,6 +19,7 @@ from .functions import _check_version
 from .identities import identities
 
 __all__ = [
+    "begin_class",
     "enum_member",
     "fill_class",
     "make_class",
@@ -248,6 +249,18 @@ def make_named_tuple(identity: str, name: str, fields: tuple[str, ...], defaults
         made: type = make(name, fields, rename=again, defaults=defaults or None)
         identities.remember(made, identity)
         return made
+
+
+def begin_class(cls: type, methods: dict[str, Any]) -> type:
+    """Give a class the methods that making its instances calls, before its attributes arrive: they may hold some."""
+    _check(cls, type, "a class")
+    _check(methods, dict, "methods")
+    with identities.lock:
+        if not _is_complete(cls):
+            assign = _native(type(cls), "__setattr__")
+            for name, method in methods.items():
+                assign(cls, name, method)
+    return cls
 
 
 def fill_class(cls: type, state: dict[str, Any]) -> None:
