@@ -242,7 +242,7 @@ class Pickler(pickle.Pickler):
 
     def _dump_deeply(self, obj: Any, override: Callable[[Any], Any]) -> bool:
         """Once more without recursion, if what is written can be taken back and no earlier dump shares the memo."""
-        if not self._fresh or not self._sink.rewind():
+        if not self._fresh or self.fast or not self._sink.rewind():  # without a memo, many an object has no end
             return False
         from .deep import DeepPickler, tried_deeply
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copyreg
 import importlib
+import os
 import sys
 import threading
 import warnings
@@ -560,6 +561,21 @@ class Registry:
             registry = registry._parent
         return {verb: tuple(rules) for verb, rules in found.items()}, complete
 
+    def __copy__(self) -> Registry:
+        """The registry itself: what layers it is part of belongs to the process, not to an object that holds it."""
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Registry:
+        """The registry itself."""
+        return self
+
+    def __reduce__(self) -> str:
+        """The registries of the package go by name."""
+        for name in ("default_registry", "builtin_registry"):
+            if globals()[name] is self:
+                return name
+        raise TypeError("a registry cannot be pickled: make it and register its rules where it is needed")
+
     def __iter__(self) -> Iterator[Rule]:
         """The rules of this registry, without its parent's."""
         with _lock:
@@ -590,6 +606,18 @@ def _has_copyreg_entry(cls: type) -> bool:
 #: One lock for all registries: a change of one is a change of all that are layered on it. No foreign code runs under
 #: it.
 _lock = threading.RLock()
+
+
+
+def _renew_locks() -> None:
+    """In a forked child: the thread that held a lock in the parent is not there to let go of it."""
+    global _lock, _load_lock
+    _lock, _load_lock = threading.RLock(), threading.RLock()
+    _begun.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_locks)
 
 #: Called after every change of a rule, by those who cache what follows from rules.
 on_change: Final[list[Callable[[], Any]]] = []

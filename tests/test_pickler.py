@@ -801,6 +801,16 @@ def test_fast_mode_writes_what_the_standard_library_writes(protocol):
     assert dumped(Pickler, obj, protocol, prepare) == dumped(pickle.Pickler, obj, protocol, prepare)
 
 
+def test_fast_mode_gives_up_at_once_where_nothing_ends_without_a_memo():
+    """A function by value is finished after it was made: the pickler names it again, and has no memo to know it by."""
+
+    def prepare(pickler):
+        pickler.fast = True
+
+    with pytest.raises(RecursionError):
+        call_with_timeout(lambda: dumped(Pickler, lambda: 1, prepare=prepare), 5)
+
+
 def test_fast_mode_refuses_cycles_as_the_standard_library_does():
     def prepare(pickler):
         pickler.fast = True

@@ -10,6 +10,7 @@ import gc
 import importlib
 import importlib.util
 import io
+import os
 import pickle
 import sys
 import threading
@@ -1039,6 +1040,101 @@ def test_a_module_that_registers_while_another_thread_registers_does_not_deadloc
         call_with_timeout(lambda: registry.register("lazy_registering:Thing", reduce_handle), 5)
     finally:
         del sys.modules["lazy_registering"]
+
+
+def test_threads_that_start_at_once_all_find_the_rules():
+    """The rules for a library are loaded when the first of its objects turns up, by one thread; the others wait."""
+    printed = run_python("""
+        import pickle, sys, threading
+        import safepickle
+        sys.setswitchinterval(1e-6)
+        barrier, failures = threading.Barrier(8), []
+
+        def work(number):
+            barrier.wait()
+            try:
+                verb = (safepickle.deepcopy, lambda obj: pickle.loads(safepickle.dumps(obj)))[number % 2]
+                assert verb([threading.Lock(), lambda: 1])[0].acquire(blocking=False)
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(failures)
+    """)
+    assert printed == "[]\n"
+
+
+def test_rules_that_another_thread_does_not_finish_loading_are_done_without():
+    """Both may be in the middle of imports that need each other: better an answer without them than none."""
+    printed = run_python("""
+        import threading
+        import safepickle, safepickle.registry as registry
+
+        registry._PATIENCE = 0.2
+        registry._load_lock.acquire()
+
+        class Thing:
+            pass
+
+        done = []
+        thread = threading.Thread(target=lambda: done.append(type(safepickle.deepcopy(Thing())).__name__))
+        thread.start()
+        thread.join(60)
+        registry._load_lock.release()
+        print(done, safepickle.deepcopy(threading.Lock()).acquire(blocking=False))
+    """)
+    assert printed == "['Thing'] True\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_forked_child_is_not_locked_out_by_a_thread_of_its_parent():
+    printed = run_python("""
+        import os, pickle, sys, threading, warnings
+        import safepickle, safepickle.registry as registry
+
+        warnings.simplefilter("ignore")  # Python warns of forks in programs with threads, and programs do it
+        held, done = threading.Event(), threading.Event()
+
+        def hold():
+            with registry._lock, registry._load_lock:
+                held.set()
+                done.wait()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        held.wait()
+        child = os.fork()
+        if child == 0:
+            class Thing:
+                pass
+            safepickle.register(Thing, lambda thing: (str, ("by rule",)))
+            os._exit(0 if pickle.loads(safepickle.dumps(Thing())) == "by rule" else 1)
+        _, status = os.waitpid(child, 0)
+        done.set()
+        thread.join()
+        print(status)
+    """)
+    assert printed == "0\n"
+
+
+# -- as an object ----------------------------------------------------------------------------------------------------
+
+
+def test_a_registry_that_an_object_holds_is_shared_with_the_copy(registry):
+    holder = types.SimpleNamespace(registry=registry)
+    assert safepickle.deepcopy(holder).registry is registry
+    assert copy.deepcopy(holder).registry is registry
+    assert safepickle.copy(registry) is registry
+
+
+def test_the_registries_of_the_package_go_by_name_and_others_do_not_go():
+    assert round_trip([default_registry, builtin_registry, SHARE]) == [default_registry, builtin_registry, SHARE]
+    with pytest.raises(TypeError, match="a registry cannot be pickled"):
+        safepickle.dumps(Registry())
 
 
 # -- errors ----------------------------------------------------------------------------------------------------------
