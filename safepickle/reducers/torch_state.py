@@ -47,12 +47,14 @@ def add_rules(registry: Registry) -> None:
 
 
 def add_module_rules(registry: Registry) -> None:
-    """Parametrized modules, handles of hooks."""
+    """Parametrized modules, quantized ones, handles of hooks."""
     registry.add_made_classes(
         torch.nn.Module, is_parametrized_class, reduce_parametrized, origin=ORIGIN,
         name="torch.nn.utils.parametrize:parametrized modules",
         summary=("whole: parametrizations and originals", "whole, with a class of its own"),
     )  # fmt: skip
+    registry.add("torch.ao.nn.quantized.modules.conv:_ConvNd", reduce_quantized, subclasses=True, origin=ORIGIN,
+                 summary=("whole; weights packed again", "the same"))  # fmt: skip
     handles = ("to the restored hooks if they are in the pickle, else dead", "to the copied hooks")
     registry.add(RemovableHandle, reduce_handle, origin=ORIGIN, summary=handles)
 
@@ -73,6 +75,14 @@ def reduce_parametrized(module: Any) -> tuple[Any, ...]:
     if compiled is not None and isinstance(state, dict):
         state = {**state, "_compiled_call_impl": compiled}
     return restore.torch_parametrized, (base,), state, None, None, restore.fill_torch_parametrized
+
+
+def reduce_quantized(module: Any) -> tuple[Any, ...]:
+    """A quantized convolution: torch's own way forgets all that modules have, so that it cannot even be called."""
+    attributes = dict(static_vars(module))
+    attributes.pop("_packed_params", None)
+    weight, bias = module._weight_bias()
+    return _new, (type(module),), (attributes, weight, bias), None, None, restore.fill_torch_quantized
 
 
 def reduce_handle(handle: RemovableHandle) -> tuple[Any, ...]:

@@ -118,6 +118,7 @@ from .tensorflow import tf_variable as tf_variable
 from .torch import TORCH_ADOPT_FROM as TORCH_ADOPT_FROM
 from .torch import fill_torch_optimizer as fill_torch_optimizer
 from .torch import fill_torch_parametrized as fill_torch_parametrized
+from .torch import fill_torch_quantized as fill_torch_quantized
 from .torch import fill_torch_tensor as fill_torch_tensor
 from .torch import fill_torch_weak_keys as fill_torch_weak_keys
 from .torch import torch_event as torch_event
@@ -212,6 +213,7 @@ __all__ = [
     "fill_torch_optimized_module",
     "fill_torch_optimizer",
     "fill_torch_parametrized",
+    "fill_torch_quantized",
     "fill_torch_script_module",
     "fill_torch_tensor",
     "fill_torch_weak_keys",

@@ -16,6 +16,7 @@ __all__ = [
     "TORCH_ADOPT_FROM",
     "fill_torch_optimizer",
     "fill_torch_parametrized",
+    "fill_torch_quantized",
     "fill_torch_tensor",
     "fill_torch_weak_keys",
     "torch_event",
@@ -248,6 +249,18 @@ def fill_torch_parametrized(module: Any, state: dict[str, Any]) -> None:
     _skip_torch_hook_ids(state)
     for name in module.__dict__["_modules"]["parametrizations"]:
         parametrize._inject_property(module, name)
+
+
+def fill_torch_quantized(module: Any, state: tuple[dict[str, Any], Any, Any]) -> None:
+    """Give a quantized convolution its attributes, and have its weight and bias packed for this machine."""
+    import torch
+    from torch.ao.nn.quantized.modules.conv import _ConvNd
+
+    _check(module, _ConvNd, "a quantized convolution")
+    attributes, weight, bias = state
+    torch.nn.Module.__setstate__(module, attributes)
+    _skip_torch_hook_ids(attributes)
+    module.set_weight_bias(weight, bias)
 
 
 def fill_torch_optimizer(optimizer: Any, state: tuple[dict[str, Any], bool]) -> None:

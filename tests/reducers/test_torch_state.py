@@ -79,6 +79,29 @@ def test_modules_with_computed_weights_compute_the_same_and_train_alone(make, wa
     assert torch.equal(output(net["core"], x), want) and all(p.grad is None for p in net.parameters())
 
 
+@quiet
+@each_way
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("kind", ["Conv1d", "Conv2d", "Conv3d", "ConvTranspose2d"])
+def test_quantized_convolutions_can_be_called_and_keep_hooks_and_attributes(kind, way):
+    from torch.ao.nn import quantized
+
+    if torch.backends.quantized.engine == "none":
+        pytest.skip("torch was built without quantized operators")
+    conv, dimensions = getattr(quantized, kind)(1, 1, 1), int(kind[-2])
+    conv.set_weight_bias(
+        torch.quantize_per_tensor(torch.full(conv.weight().shape, 3.0), 0.5, 0, torch.qint8), torch.ones(1)
+    )
+    seen: list[int] = []
+    conv.register_forward_hook(lambda module, args, out: seen.append(1))
+    conv.eval().note = {"layer": 1}
+    twin, again, twin_seen = way((conv, conv, seen))
+    x = torch.quantize_per_tensor(torch.full((1, 1, *[2] * dimensions), 2.0), 1.0, 0, torch.quint8)
+    assert torch.equal(twin(x).dequantize(), torch.full_like(x.dequantize(), 7.0)) and twin is again
+    assert (seen, twin_seen, twin.note, twin.training) == ([], [1], {"layer": 1}, False)
+    assert twin.note is not conv.note and list(twin.state_dict()) == list(conv.state_dict())
+
+
 @each_way
 def test_removing_a_parametrization_from_the_copy_leaves_the_original_parametrized(way):
     net = parametrizations.weight_norm(torch.nn.Linear(2, 2))
