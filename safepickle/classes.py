@@ -109,14 +109,15 @@ def class_by_value(cls: type, pickler: Any) -> tuple[Any, ...]:
     write = _writer_for(cls)
     make, arguments, state = write(cls, identity, pickler)
     if not pickler.canonical and write is not _write_enum:
-        called = {name: value for name, value in state["attributes"].items() if name in _CALLED_ON_LOADING}
-        if called:
-            state = {"first": pickler.by_value.keep(_Begun(cls, called)), **state}
+        attributes = state["attributes"]
+        begun = [_Begun(cls, {interned(n): attributes[n]}) for n in _CALLED_ON_LOADING if n in attributes]
+        if begun:
+            state = {"first": pickler.by_value.keep(begun), **state}
     return make, arguments, state, None, None, restore.fill_class
 
 
 class _Begun:
-    """Stands for a class with nothing but the methods that the unpickler calls on its instances."""
+    """Stands for a class with no more than methods that the unpickler calls on its instances."""
 
     def __init__(self, cls: type, methods: dict[str, Any]) -> None:
         self._arguments = (cls, methods)
@@ -125,11 +126,12 @@ class _Begun:
         return restore.begin_class, self._arguments
 
 
-#: An attribute of a class may hold instances of it, which are made while the class is.
-_CALLED_ON_LOADING: Final = frozenset({
-    "__new__", "__setstate__", "__setattr__", "__hash__", "__eq__", "__setitem__", "append", "extend", "add",
-    "__dataclass_fields__",  # which the __setstate__ of a frozen dataclass with slots goes by
-})  # fmt: skip
+#: An attribute of a class may hold instances of it, which are made while the class is; and so may the globals and the
+#: cells of its methods, hence one after the other. ``__setstate__`` of a frozen dataclass with slots reads its fields.
+_CALLED_ON_LOADING: Final = (
+    "__new__", "__dataclass_fields__", "__setstate__", "__hash__", "__eq__", "__setattr__", "__setitem__", "append",
+    "extend", "add",
+)  # fmt: skip
 
 _MADE_IN_C: Final = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)
 _OWN_SLOTS: Final = ("__dict__", "__weakref__")

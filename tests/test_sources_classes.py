@@ -517,7 +517,9 @@ def test_a_class_that_holds_instances_which_are_restored_by_its_own_methods(tmp_
             x: int
             def double(self):
                 return 2 * self.x
-        Point.ONE = Point(1)
+            def zero(self):
+                return ORIGIN
+        Point.ONE, ORIGIN = Point(1), Point(0)
         obj = {"unit": Unit.base, "other": Unit("s"), "point": Point(2)}
         """,
         """
@@ -525,7 +527,8 @@ def test_a_class_that_holds_instances_which_are_restored_by_its_own_methods(tmp_
         Unit, Point = type(unit), type(point)
         assert all((one.name, one.way) == ("m", "setstate") for one in (unit, Unit.base))
         assert Unit.known[unit] == "m" and Unit.known[other] == "s" and len(Unit.known) == 2
-        assert Point.ONE.double() == 2 and point.double() == 4 and type(Point.ONE) is Point
+        assert Point.ONE.double() == 2 and point.double() == 4 and type(Point.ONE) is type(point.zero()) is Point
+        assert point.zero().x == 0
         """,
         tmp_path,
     )
