@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import copyreg
 import functools
@@ -185,7 +186,10 @@ def reduce_memoryview(view: memoryview, pickler: Any) -> tuple[Any, ...]:
         raise Refusal(
             f"only its owner can make a memoryview of format {view.format!r} and shape {view.shape}: keep that one"
         )
-    if isinstance(base, (bytes, bytearray)) and view.contiguous and view.nbytes == len(base):
+    # An array itself does not go out of band; what it holds does, through a view.
+    in_band = pickler is None or pickler.buffer_callback is None
+    owners = (bytes, bytearray, array.array) if in_band else (bytes, bytearray)
+    if isinstance(base, owners) and view.contiguous and view.nbytes == memoryview(base).nbytes:
         return restore.make_memoryview, (base, *form)
     if pickler is not None and pickler.protocol >= 5 and view.c_contiguous:
         return restore.make_memoryview, (pickle.PickleBuffer(view), *form)

@@ -257,6 +257,15 @@ def test_a_memoryview_goes_on_sharing_its_buffer(way: Way) -> None:
     assert buffer == b"abcd"
 
 
+@every_way
+def test_a_memoryview_goes_on_sharing_its_array(way: Way) -> None:
+    numbers = array.array("d", [1.0, 2.0])
+    twin_numbers, twin = way([numbers, memoryview(numbers)])
+    twin_numbers[0] = 9.0
+    assert twin.tolist() == [9.0, 2.0]
+    assert numbers.tolist() == [1.0, 2.0]
+
+
 def test_a_memoryview_goes_out_of_band() -> None:
     view = memoryview(array.array("d", range(1000)))
     buffers: list[pickle.PickleBuffer] = []
