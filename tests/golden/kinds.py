@@ -352,6 +352,14 @@ def check_torch_modules(obj: Any) -> None:
     parametrized(x).sum().backward()
 
 
+@kind("torch quantized", needs="torch")
+def check_torch_quantized(obj: Any) -> None:
+    import torch
+
+    x = torch.quantize_per_tensor(torch.ones(1, 1, 2), 1.0, 0, torch.quint8)
+    assert obj.note == "kept" and obj(x).dequantize().tolist() == [[[3.0, 3.0]]]
+
+
 @kind("torch parts", needs="torch")
 def check_torch_parts(obj: Any) -> None:
     import torch

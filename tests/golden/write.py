@@ -547,6 +547,16 @@ def torch_modules() -> Any:
     ]
 
 
+@makes("torch quantized")
+def torch_quantized() -> Any:
+    import torch
+
+    conv = torch.ao.nn.quantized.Conv1d(1, 1, 1)
+    conv.set_weight_bias(torch.quantize_per_tensor(torch.full((1, 1, 1), 2.0), 0.5, 0, torch.qint8), torch.ones(1))
+    conv.note = "kept"
+    return conv
+
+
 @makes("torch parts")
 def torch_parts() -> Any:
     import torch
