@@ -79,7 +79,7 @@ class _Questions:
 
     def __init__(self, registry: Registry, root: Any) -> None:
         self.registry = registry
-        self.root = root  # the rules for weak references ask what else is part of it
+        self._root = root  # the rules for weak references ask what else is part of it
         self.by_value = ByValue(unordered=True)
 
     def reducer_override(self, obj: Any) -> Any:

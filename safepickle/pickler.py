@@ -30,7 +30,7 @@ _dispatch_table_slot: Any = pickle.Pickler.dispatch_table
 _UNSET: Final = object()
 
 #: Attributes of a pickler that have their values for the length of one dump.
-_OF_ONE_DUMP: Final = ("reducer_override", "root", "_by_value")
+_OF_ONE_DUMP: Final = ("reducer_override", "_root", "_by_value")
 
 
 class _Answers:
@@ -209,7 +209,7 @@ class Pickler(pickle.Pickler):
         try:
             registry._live.add(answers)
             attributes["reducer_override"] = override  # the C pickler reads the attribute once, when the dump begins
-            self.root = obj
+            self._root = obj
             attributes.pop("_by_value", None)
             try:
                 super().dump(obj)
@@ -291,7 +291,7 @@ class Pickler(pickle.Pickler):
 
     def reducer_override(self, obj: Any, /) -> Any:
         """Reduce an object by the rules of the registry; ``NotImplemented`` where none applies."""
-        if "root" not in self.__dict__:  # called from outside of a dump
+        if "_root" not in self.__dict__:  # called from outside of a dump
             self.__dict__.pop("_by_value", None)
         answer = self._answer_for(type(obj))
         return NotImplemented if answer is None else answer(obj)

@@ -241,7 +241,7 @@ class _Surveyor:
     def survey(self, report: Report) -> None:
         """Find what cannot go, what goes by name, and the code that goes by value."""
         pickler = Pickler(_Counter(), self.protocol, registry=self.registry)
-        pickler.by_value, pickler.root, pickler.canonical = ByValue(), self.obj, True
+        pickler.by_value, pickler._root, pickler.canonical = ByValue(), self.obj, True
         questions = _Listening(pickler)
         walk = Walk(self.obj, questions)
         for finding in walk:

@@ -662,6 +662,25 @@ def test_a_subclass_may_call_init_of_the_standard_librarys_pickler():
         Bypasses(io.BytesIO()).dump(chain)
 
 
+def test_a_subclass_may_have_attributes_of_its_own():
+    """Names that a pickler may well use for itself mean during a dump what they mean before it."""
+
+    class Own(Pickler):
+        def __init__(self, file):
+            super().__init__(file)
+            self.root, self.file, self.memo_size, self.objects, self.table, self.sink = "mine", file, 1, [], {}, None
+
+        def persistent_id(self, obj):
+            assert (self.root, self.memo_size, self.table, self.sink) == ("mine", 1, {}, None)
+            self.objects.append(obj)
+
+    file = io.BytesIO()
+    pickler = Own(file)
+    pickler.dump([1, lambda: 2, threading.Lock()])
+    assert pickle.loads(file.getvalue())[1]() == 2
+    assert pickler.root == "mine" and len(pickler.objects) > 3
+
+
 def test_init_may_be_called_again():
     first, second = io.BytesIO(), io.BytesIO()
     pickler = Pickler(first, 2)
@@ -1251,14 +1270,13 @@ def test_a_rule_sees_the_pickler(registry):
     seen = []
 
     def reduce(thing, pickler):
-        seen.append((pickler.protocol, pickler.registry, pickler.canonical, pickler.root, pickler.buffer_callback))
+        seen.append((pickler.protocol, pickler.registry, pickler.canonical, pickler.buffer_callback))
         return from_rule, (1,)
 
     registry.register(Thing, reduce, with_pickler=True)
-    root = [Thing(1)]
     callback = [].append
-    Pickler(io.BytesIO(), 5, buffer_callback=callback, registry=registry).dump(root)
-    assert seen == [(5, registry, False, root, callback)]
+    Pickler(io.BytesIO(), 5, buffer_callback=callback, registry=registry).dump([Thing(1)])
+    assert seen == [(5, registry, False, callback)]
 
 
 def test_an_error_of_a_rule_that_is_one_of_pickling_is_passed_on_as_it_is(registry):

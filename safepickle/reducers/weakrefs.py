@@ -203,7 +203,7 @@ def _rules_of(pickler: Any) -> Any:
 
 def referents_in(pickler: Any) -> dict[int, tuple[int, Any]]:
     """The referents that the pickler will write: id -> position in what the run to nowhere wrote, and referent."""
-    if not hasattr(pickler, "root"):
+    if not hasattr(pickler, "_root"):
         return {}
     survey = Survey(None)
     before = pickler.by_value
@@ -211,7 +211,7 @@ def referents_in(pickler: Any) -> dict[int, tuple[int, Any]]:
     _surveys[pickler.by_value] = survey
     try:
         scout = _Scout(pickler)
-        memo = scout.scout(pickler.root)
+        memo = scout.scout(pickler._root)
         waiting = list(survey.met)
         while True:
             # What is written only with a referent may lead to more of them.
