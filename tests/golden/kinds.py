@@ -115,6 +115,13 @@ def check_abstract(obj: Any) -> None:
     assert isinstance(3, shape) and square.area() == 4 and shape.__abstractmethods__ == {"area"}
 
 
+@kind("class with instances")
+def check_class_with_instances(obj: Any) -> None:
+    cls = type(obj)
+    assert (obj.name, obj.way) == ("s", "setstate") and (cls.base.name, cls.base.way) == ("m", "setstate")
+    assert cls.known[cls.base] == 1 and cls.known[obj] == 2
+
+
 @kind("dataclass")
 def check_dataclass(obj: Any) -> None:
     assert dataclasses.asdict(obj) == {"lr": 0.5, "tags": ["a"]} and type(obj)(1.0).tags == []

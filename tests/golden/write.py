@@ -203,6 +203,34 @@ def abstract() -> Any:
     return [Shape, Square()]
 
 
+class Unit:
+    base: Any = None
+    known: dict[Any, int] = {}
+
+    def __init__(self, name):
+        self.name, self.way = name, "init"
+        self.known[self] = len(self.known) + 1
+
+    def __getstate__(self):
+        return (self.name,)
+
+    def __setstate__(self, state):
+        (self.name,), self.way = state, "setstate"
+
+    def __hash__(self):
+        return hash(self.name)
+
+    def __eq__(self, other):
+        return type(other) is type(self) and self.name == other.name
+
+
+@makes("class with instances")
+def class_with_instances() -> Any:
+    if Unit.base is None:
+        Unit.base = Unit("m")
+    return Unit("s")
+
+
 @dataclasses.dataclass
 class Config:
     lr: float
