@@ -127,7 +127,13 @@ class Rule(NamedTuple):
     @property
     def in_steps(self) -> bool:
         """Whether ``copy`` is a generator function, which yields each part to copy: that works at any depth."""
-        code = getattr(self.copy, "__code__", None)
+        function: Any = self.copy
+        code = getattr(function, "__code__", None)
+        while code is None and hasattr(function, "func"):  # a partial
+            function = function.func
+            code = getattr(function, "__code__", None)
+        if code is None and function is not None:  # an object that can be called
+            code = getattr(type(function).__call__, "__code__", None)
         return code is not None and bool(code.co_flags & _GENERATOR)
 
     def __str__(self) -> str:
@@ -303,6 +309,8 @@ class Registry:
             subclasses: also apply to subclasses, except below a class that defines a protocol method of its own.
             with_pickler: call ``reduce(obj, pickler)`` instead of ``reduce(obj)``; when copying, the second argument
                 is ``None``.
+
+        Picklers write exact numbers, strings and builtin containers themselves and ask nobody about them; copiers ask.
 
         Returns:
             ``reduce``, or a decorator where neither ``reduce`` nor ``copy`` is given.

@@ -290,6 +290,36 @@ def test_a_generator_is_a_copy_function_that_is_sent_the_copies_of_what_it_yield
     assert twin.name[0] is twin
 
 
+def in_steps(prefix, handle, memo):
+    return Handle((yield handle.name), prefix)
+
+
+class InSteps:
+    def __call__(self, handle, memo):
+        return Handle((yield handle.name), "steps")
+
+    def method(self, handle, memo):
+        return Handle((yield handle.name), "steps")
+
+
+@pytest.mark.parametrize(
+    "copier",
+    [
+        functools.partial(in_steps, "steps"),
+        functools.partial(functools.partial(in_steps), "steps"),
+        InSteps(),
+        InSteps().method,
+    ],
+    ids=["partial", "partial of a partial", "callable object", "bound method"],
+)
+def test_a_generator_is_known_in_any_form(registry, copier):
+    registry.register(Handle, copy=copier)
+    name = ["n"]
+    twin = safepickle.deepcopy(Handle(name), registry=registry)
+    assert (type(twin), twin.made_by, twin.name) == (Handle, "steps", name)
+    assert twin.name is not name
+
+
 def test_a_generator_copy_rule_works_at_any_depth(registry):
     def copy_handle(handle, memo):
         twin = memo[id(handle)] = Handle(None, "generator")
@@ -368,8 +398,10 @@ def test_a_copy_function_that_declines_leaves_it_to_the_built_in_reducer(registr
     assert copied is not lock and copied.acquire(blocking=False)
 
 
-def test_a_rule_may_speak_about_builtin_containers(registry):
+def test_a_rule_may_speak_about_copies_of_builtin_containers(registry):
+    """The C pickler writes them itself and does not ask."""
     registry.register(list, lambda items: (tuple, (tuple(items),)))
+    assert round_trip([1], registry) == [1]
     assert safepickle.deepcopy({"a": [1, 2]}, registry=registry) == {"a": (1, 2)}
     assert safepickle.copy([1], registry=registry) == (1,)
 
