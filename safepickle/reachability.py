@@ -75,10 +75,12 @@ def _parts(obj: Any, cls: type) -> list[Any]:
 
 def referents(obj: Any) -> list[Any]:
     """What an object refers to; arrays of NumPy do not tell the garbage collector about the objects in them."""
-    parts = gc.get_referents(obj)
-    if not parts and type(obj).__module__ == "numpy" and type(obj).__name__ == "ndarray":
-        return _in_array(obj)
-    return parts
+    return gc.get_referents(obj) or _hidden(obj)
+
+
+def _hidden(obj: Any) -> list[Any]:
+    cls = type(obj)
+    return _in_array(obj) if cls.__module__ == "numpy" and cls.__name__ == "ndarray" else []
 
 
 def _in_array(array: Any) -> list[Any]:
@@ -164,7 +166,6 @@ class Plan:
     Attributes:
         copied: the ids of data that is copied.
         tied: the ids of what functions lead to (and of functions) that leads to something copied.
-        seen: the ids of everything that the answer covers.
     """
 
     def __init__(
@@ -172,7 +173,7 @@ class Plan:
     ) -> None:
         self._closed = closed
         self._named = named
-        self._open: dict[type, bool] = {}
+        self._kinds: dict[type, int] = {}
         self._nodes: dict[int, Any] = {}  # what only functions lead to, and these
         self._above: defaultdict[int, list[int]] = defaultdict(list)  # node -> the nodes that hold it
         self._users: defaultdict[int, list[int]] = defaultdict(list)  # cell -> the functions that have it
@@ -184,8 +185,12 @@ class Plan:
         for node in hits:
             self._tie(node)
         self._propagate()
-        self.seen = self.copied.union(self._nodes)
+        self._explored = set(self._nodes)
         del self._nodes, self._above, self._work
+
+    def covers(self, obj: Any) -> bool:
+        """Whether the answer takes the object into account."""
+        return id(obj) in self.copied or id(obj) in self._explored
 
     def shares_cells(self, function: Any) -> bool:
         """Whether another function has one of this function's cells, or data holds one."""
@@ -193,30 +198,48 @@ class Plan:
 
     # -- the graph ---------------------------------------------------------------------------------------------------
 
-    def _is_open(self, cls: type) -> bool:
-        """Whether the walk goes on through objects of a type."""
-        verdict = self._open.get(cls)
-        if verdict is None:
-            open_ = issubclass(cls, (*_HOLDERS, *_SOFT)) or not issubclass(cls, _CLOSED)
-            verdict = self._open[cls] = open_ and not self._closed(cls)
-        return verdict
+    def _kind(self, cls: type) -> int:
+        """How the walk goes on from objects of a type."""
+        kind = self._kinds.get(cls)
+        if kind is None:
+            if self._closed(cls):
+                kind = _SHUT
+            elif issubclass(cls, (*_HOLDERS, *_SOFT)):
+                kind = _CODE
+            elif issubclass(cls, _CLOSED):
+                kind = _SHUT
+            else:
+                kind = _ODD if cls in (tuple, frozenset) or cls.__module__ == "numpy" else _DATA
+            self._kinds[cls] = kind
+        return kind
 
     def _is_own_copy(self, obj: Any) -> bool:
         """Whether it is a tuple of nothing that could be copied; the empty one is part of almost everything."""
-        return type(obj) in (tuple, frozenset) and not any(self._is_open(type(part)) for part in obj)
+        return type(obj) in (tuple, frozenset) and not any(self._kind(type(part)) for part in obj)
 
     def _walk_data(self, root: Any) -> list[Any]:
         """Enter what data leads to; returns the functions at its border."""
-        functions, stack = [], [root]
+        functions: list[Any] = []
+        stack, kinds, copied = [root], self._kinds, self.copied
         while stack:
-            obj = stack.pop()
-            if not self._is_open(type(obj)):
-                continue
-            if _is_holder(obj) or _is_soft(obj):
-                functions.append(obj)
-            elif id(obj) not in self.copied and not self._is_own_copy(obj):
-                self.copied.add(id(obj))
-                stack.extend(referents(obj))
+            found = []
+            for obj in stack[-_AT_ONCE:]:
+                cls = type(obj)
+                kind = kinds.get(cls)
+                if kind is None:
+                    kind = self._kind(cls)
+                if kind == _SHUT:
+                    continue
+                if kind == _CODE:
+                    functions.append(obj)
+                elif id(obj) not in copied and (kind == _DATA or not self._is_own_copy(obj)):
+                    copied.add(id(obj))
+                    found.append(obj)
+            del stack[-_AT_ONCE:]
+            stack += gc.get_referents(*found)
+            for obj in found:
+                if kinds[type(obj)] == _ODD:
+                    stack += _hidden(obj)
         return functions
 
     def _walk_functions(self, functions: list[Any], limit: int) -> list[int]:
@@ -234,7 +257,7 @@ class Plan:
             for part in _held_by(obj):
                 if id(part) in self.copied:
                     hits.append(node)
-                elif self._is_open(type(part)) and not self._is_own_copy(part):
+                elif self._kind(type(part)) and not self._is_own_copy(part):
                     self._above[id(part)].append(node)
                     queue.append(part)
         return hits
@@ -336,6 +359,11 @@ def _outside_of_cells(function: types.FunctionType) -> list[Any]:
 
 #: Code that holds objects: functions, and those with a cache, which is not part of the copy.
 _HOLDERS: Final = (types.FunctionType, type(functools.lru_cache(lambda: None)))
+
+#: How a walk goes on: not at all; from code; through data; through data of which a second look says something.
+_SHUT, _CODE, _DATA, _ODD = range(4)
+#: How many objects the garbage collector is asked about at once.
+_AT_ONCE: Final = 4096
 
 #: What leads to an object without being data that holds it.
 _SOFT: Final = (weakref.ref, weakref.ProxyType, weakref.CallableProxyType, types.BuiltinFunctionType)

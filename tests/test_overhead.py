@@ -241,12 +241,17 @@ def test_a_small_copy_costs_the_same_after_a_large_one():
     assert python_calls(lambda: safepickle.deepcopy(small)) == before
 
 
-def test_the_graph_is_not_walked_for_an_object_without_closures(monkeypatch):
+def test_the_graph_is_not_walked_for_functions_that_hold_only_values(monkeypatch):
+    """Most transforms and keys: a closure over a number, a default. Unless somebody else has the same variable."""
+
+    def scaled_by(factor):
+        return lambda x, offset=1: x * factor + offset
+
     def walked(self, root):
         raise AssertionError("nobody has asked what is copied")
 
     monkeypatch.setattr(reachability.Plan, "_walk_data", walked)
-    safepickle.deepcopy([records(), plain(), len, Record, records, threading.Lock(), lambda: 1])
+    safepickle.deepcopy([records(), plain(), len, Record, records, threading.Lock(), lambda: 1, scaled_by(2)])
 
 
 def test_the_graph_is_walked_once_however_many_closures_ask(monkeypatch):

@@ -10,9 +10,10 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Generator
-from typing import Any
+from typing import Any, Final
 
 from ..copier import copied_in_this_call, running_call
 from ..reachability import function_parts, reaches, referent_of
@@ -69,11 +70,32 @@ def _must_be_rebuilt(function: types.FunctionType, memo: dict[Any, Any]) -> bool
     parts = function_parts(function)
     call = running_call(memo)
     if call is not None:
-        if not function.__closure__ and all(call.is_shared_type(type(part)) for part in parts):
+        if all(call.is_shared_type(type(part)) for part in parts) and not _shares_variables(function):
             return False  # most functions: not worth a walk
-        if id(function) in call.plan.seen:
+        if call.plan.covers(function):
             return id(function) in call.plan.tied
     return entangled(parts, memo) and find(function, everywhere=False) is None
+
+
+def _shares_variables(function: types.FunctionType) -> bool:
+    """Whether somebody else may hold a cell of the function: another function, a frame that is running."""
+    return any(_holders(function, index) > _ONE_HOLDER for index in range(len(function.__closure__ or ())))
+
+
+def _holders(function: types.FunctionType, index: int) -> int:
+    closure: Any = function.__closure__
+    return sys.getrefcount(closure[index])
+
+
+def _count_for_one_holder() -> int:
+    def make() -> Any:
+        value = 1
+        return lambda: value
+
+    return _holders(make(), 0)
+
+
+_ONE_HOLDER: Final = _count_for_one_holder()
 
 
 def copy_method(method: types.MethodType, memo: dict[Any, Any]) -> Generator[Any, Any, types.MethodType]:
@@ -100,7 +122,7 @@ def entangled(parts: list[Any], memo: dict[Any, Any]) -> bool:
     plan = call.plan
     if any(id(part) in plan.tied or copied_in_this_call(part, memo) for part in parts):
         return True
-    unknown = [part for part in parts if id(part) not in plan.seen]
+    unknown = [part for part in parts if not plan.covers(part)]
     if not unknown:
         return False
 
