@@ -189,6 +189,12 @@ def deepcopy(
 
             if is_nested(sys._getframe()):
                 raise
+        elif memo is None:
+            from .foreign import prefilled_memo
+
+            prepared = prefilled_memo(error, x, rules)
+            if prepared is not None:
+                return deepcopy(x, prepared, registry=registry, nonleaf=nonleaf)
         translated = translate_copy_error(error, x, rules)
         if translated is error:
             raise
