@@ -1238,7 +1238,7 @@ WRONG_SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("value", WRONG_SHAPES, ids=repr)
+@pytest.mark.parametrize("value", WRONG_SHAPES)
 def test_a_reducer_that_returns_the_wrong_shape_is_named(registry, value):
     registry.register(Handle, lambda handle: value)
     for verb in (safepickle.dumps, safepickle.deepcopy, safepickle.copy):

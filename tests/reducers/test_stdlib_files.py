@@ -266,7 +266,7 @@ def test_a_named_pipe_is_refused(verb: Callable[[Any], Any], tmp_path: pathlib.P
 @pytest.mark.parametrize(
     "make",
     [tempfile.TemporaryFile, tempfile.NamedTemporaryFile, tempfile.SpooledTemporaryFile, tempfile.TemporaryDirectory],
-    ids=str,
+    ids=lambda make: make.__name__,
 )
 @pytest.mark.parametrize("verb", [safepickle.dumps, safepickle.deepcopy])
 def test_temporary_files_are_refused(make: Callable[[], Any], verb: Callable[[Any], Any]) -> None:
