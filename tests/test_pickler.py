@@ -12,6 +12,7 @@ import enum
 import fractions
 import functools
 import gc
+import importlib.util
 import io
 import itertools
 import operator
@@ -30,7 +31,7 @@ import pytest
 
 import safepickle
 from safepickle import Pickler, Registry
-from tests.helpers import call_with_timeout, fresh_load
+from tests.helpers import call_with_timeout, fresh_load, run_python
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 
@@ -533,6 +534,24 @@ def test_as_torch_rpc_does_it(registry):
     assert restored["again"] is restored["things"][0]
     assert [thing.value for thing in restored["things"]] == [("table", 0), ("table", 1)]
     assert restored["pattern"] == re.compile("x")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_in_the_place_of_the_pickler_of_torch_rpc():
+    """Its own code, with our pickler where it takes cloudpickle's: tensors go beside the pickle, functions in it."""
+    printed = run_python("""
+        import safepickle, torch
+        import torch.distributed.rpc.internal as internal
+
+        internal._pickler, internal._unpickler = safepickle.Pickler, safepickle.Unpickler
+        rpc = internal._internal_rpc_pickler
+        call = internal.PythonUDF(lambda x, y: x + y, (torch.ones(2), 1), {})
+        data, tensors = rpc.serialize(call)
+        print(len(tensors))
+        restored = rpc.deserialize(data, [tensors[0] * 5])
+        print(restored.func(*restored.args).tolist())
+    """)
+    assert printed == "1\n[6.0, 6.0]\n"
 
 
 class LokyLike(Pickler):
