@@ -304,7 +304,9 @@ def test_a_builtin_method_of_an_object_outside_of_the_copy_is_shared() -> None:
 
 @every_way
 @pytest.mark.parametrize(
-    "function", [len, os.getpid, dict.fromkeys, str.join, object.__init__, bytes.fromhex, type.__call__], ids=lambda function: function.__qualname__
+    "function",
+    [len, os.getpid, dict.fromkeys, str.join, object.__init__, bytes.fromhex, type.__call__],
+    ids=lambda function: function.__qualname__,
 )
 def test_builtin_functions_and_methods_of_types(way: Way, function: Any) -> None:
     assert way([function])[0] == function

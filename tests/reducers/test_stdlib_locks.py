@@ -66,7 +66,11 @@ def is_free(lock: Any) -> bool:
 
 
 @every_way
-@pytest.mark.parametrize("make", [threading.Lock, threading.RLock, MyRLock, threading._RLock], ids=lambda make: make.__qualname__)
+@pytest.mark.parametrize(
+    "make",
+    [threading.Lock, threading.RLock, MyRLock, threading._RLock],
+    ids=lambda make: make.__qualname__,
+)
 def test_a_held_lock_comes_back_free(way: Way, make: Callable[[], Any]) -> None:
     lock = make()
     with lock:
@@ -233,7 +237,11 @@ def test_a_plain_lock_needs_no_safepickle_to_load() -> None:
         assert is_free(pickle.loads(data))
 
 
-@pytest.mark.parametrize("make", [threading.Lock, threading.RLock, threading.Condition, threading.Event], ids=lambda make: make.__qualname__)
+@pytest.mark.parametrize(
+    "make",
+    [threading.Lock, threading.RLock, threading.Condition, threading.Event],
+    ids=lambda make: make.__qualname__,
+)
 def test_copy_gives_a_fresh_lock_too(make: Callable[[], Any]) -> None:
     lock = make()
     twin = safepickle.copy(lock)

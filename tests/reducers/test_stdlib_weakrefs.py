@@ -220,7 +220,11 @@ def test_references_as_keys_of_a_dictionary(way: Way) -> None:
 
 
 @every_way
-@pytest.mark.parametrize("referent", [Node, function, types, Colour, len], ids=lambda referent: getattr(referent, "__name__", "node"))
+@pytest.mark.parametrize(
+    "referent",
+    [Node, function, types, Colour, len],
+    ids=lambda referent: getattr(referent, "__name__", "node"),
+)
 def test_what_has_a_name_is_alive_where_the_name_leads(way: Way, referent: Any) -> None:
     assert way([weakref.ref(referent)])[0]() is referent
 
