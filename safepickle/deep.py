@@ -94,6 +94,20 @@ class DeepPickler(_PythonPickler):  # type: ignore[misc]
         self._persistent_id = persistent_id
         self._table = copyreg.dispatch_table if dispatch_table is None else dispatch_table
 
+    #: Made anew, from the methods: dill replaces entries of the standard library's table when it is imported.
+    dispatch = {
+        type(None): _PythonPickler.save_none,
+        bool: _PythonPickler.save_bool,
+        int: _PythonPickler.save_long,
+        float: _PythonPickler.save_float,
+        bytes: _PythonPickler.save_bytes,
+        bytearray: _PythonPickler.save_bytearray,
+        str: _PythonPickler.save_str,
+        pickle.PickleBuffer: _PythonPickler.save_picklebuffer,
+        types.FunctionType: _PythonPickler.save_global,
+        type: _PythonPickler.save_type,
+    }
+
     def save(self, obj: Any, save_persistent_id: bool = True) -> None:
         """Save an object and all below it."""
         stack: list[Steps] = [self._steps(obj if save_persistent_id else _Untracked(obj))]
