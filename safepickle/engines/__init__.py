@@ -1,0 +1,38 @@
+"""Which engines can safepickle be installed into, and which module does it?
+
+An *engine* is a library that pickles or copies on the user's behalf: worker processes, clusters, checkpoints. Each module
+here is one adapter, of one shape:
+
+``install(changes)``
+    changes the engine in this process, through :class:`safepickle.changes.Changes` and nothing else. It is called when
+    :data:`NEEDS` of the engine is imported: at once if it is, else by a hook right after it has been.
+
+and beside it what the engine's users call: a serializer, a plugin, a planner. Nothing here is imported but by
+:func:`safepickle.install` and by users.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["MODULES", "NEEDS"]
+
+#: The name that ``safepickle.install(name)`` takes -> the adapter.
+MODULES: Final[dict[str, str]] = {
+    "multiprocessing": "safepickle.engines.multiprocessing",
+    "joblib": "safepickle.engines.joblib",
+    "torch.distributed": "safepickle.engines.torch_distributed",
+    "dask": "safepickle.engines.dask",
+    "ray": "safepickle.engines.ray",
+    "pyspark": "safepickle.engines.pyspark",
+}
+
+#: The module that must have been imported before the adapter's ``install`` is called.
+NEEDS: Final[dict[str, str]] = {
+    "multiprocessing": "multiprocessing.reduction",
+    "joblib": "joblib.externals.loky",
+    "torch.distributed": "torch.distributed.distributed_c10d",
+    "dask": "distributed.protocol",
+    "ray": "ray.cloudpickle",
+    "pyspark": "pyspark.serializers",
+}
