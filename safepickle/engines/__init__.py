@@ -1,7 +1,7 @@
 """Which engines can safepickle be installed into, and which module does it?
 
-An *engine* is a library that pickles or copies on the user's behalf: worker processes, clusters, checkpoints. Each module
-here is one adapter, of one shape:
+An *engine* is a library that pickles or copies on the user's behalf: worker processes, clusters, checkpoints. Each
+module here is one adapter, of one shape:
 
 ``install(changes)``
     changes the engine in this process, through :class:`safepickle.changes.Changes` and nothing else. It is called when
