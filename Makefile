@@ -3,7 +3,7 @@
 #   make demo    the main job: a model with kernels, pickled and copied     (python -m safepickle demo)
 #   make test    the whole suite, then its core part on each other Python that is found
 #   make lint    ruff          make types   mypy, strict
-#   make sanitize  the C core's tests once more, built with the address and undefined behaviour sanitizers
+#   make sanitize  the compiled modules' tests once more, built with the address and undefined behaviour sanitizers
 #   make bench   the benchmarks, into benchmarks/results/
 #   make clean   removes the environments and what was built
 #
@@ -35,7 +35,7 @@ help:
 # -- environments ------------------------------------------------------------------------------------------------------
 
 # Not `.[all]`: the extra `tensorflow` asks for the distribution with GPU support, several times the size.
-$(VENV)/installed: pyproject.toml setup.py safepickle/_native/_core.c $(CONSTRAINTS)
+$(VENV)/installed: pyproject.toml setup.py $(wildcard safepickle/_native/*.[ch]) $(CONSTRAINTS)
 	@echo "setting up $(VENV) with torch, triton and tensorflow (once; some minutes)"
 	rm -rf $(VENV)
 	"$(PYTHON)" -m venv $(VENV)

@@ -1,6 +1,6 @@
-"""Is the C core of the copier built? Everything else about the package is in pyproject.toml.
+"""Are the compiled modules built? Everything else about the package is in pyproject.toml.
 
-It is optional: where no compiler is found, the installation succeeds and the copier in Python serves. It is not tried
+They are optional: where no compiler is found, the installation succeeds and Python serves. They are not tried
 with ``SAFEPICKLE_PURE=1`` in the environment, on other interpreters than CPython and on those without a global lock.
 """
 
@@ -15,10 +15,14 @@ wanted = (
     and platform.python_implementation() == "CPython"
     and not sysconfig.get_config_var("Py_GIL_DISABLED")
 )
-core = Extension(
-    "safepickle._native._core",
-    sources=["safepickle/_native/_core.c"],
-    optional=True,
-)
+modules = [
+    Extension(
+        f"safepickle._native.{name}",
+        sources=[f"safepickle/_native/{name}.c"],
+        depends=["safepickle/_native/interface.h"],
+        optional=True,
+    )
+    for name in ("_core", "_pickling")
+]
 
-setup(ext_modules=[core] if wanted else [])
+setup(ext_modules=modules if wanted else [])

@@ -10,7 +10,6 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 constraints=ci/constraints.txt
-core=safepickle/_native/_core.c # an editable installation builds it once
 versions=${1:?which Pythons?}
 shift
 
@@ -31,8 +30,10 @@ find_python() {
 }
 
 set_up() { # interpreter, environment
-    local stamp=$2/installed
-    if [[ -e $stamp && ! pyproject.toml -nt $stamp && ! setup.py -nt $stamp && ! $core -nt $stamp && ! $constraints -nt $stamp ]]; then
+    local stamp=$2/installed newer
+    # an editable installation builds the compiled modules once
+    newer=$(find pyproject.toml setup.py safepickle/_native/*.[ch] "$constraints" -newer "$stamp" 2>&1 || true)
+    if [[ -e $stamp && -z $newer ]]; then
         return
     fi
     rm -rf "$2"

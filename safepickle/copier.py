@@ -23,7 +23,7 @@ import weakref
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
-from ._native import core
+from ._native import core, why_python
 from .errors import CopyError, check_reduced, reducer_failed, translate_copy_error
 from .reachability import Plan
 from .references import find
@@ -779,7 +779,7 @@ if core is not None:
     _forget = _leave
     try:
         _kinds: dict[str, int] = core.setup(sys.modules[__name__], _registry)
-    except ImportError:  # a second copy of this package in one process
-        core = None
+    except ImportError as error:  # a second copy of this package in one process
+        core, why_python["_core"] = None, str(error)
     else:
         _registry.on_change.append(core.invalidate)

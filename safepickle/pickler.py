@@ -17,7 +17,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-from ._native import core
+from ._native import pickling
 from .errors import check_reduced, reducer_failed, translate_pickling_error
 from .registry import Registry, Rule, default_registry, known_by_identity
 
@@ -268,7 +268,8 @@ class Pickler(pickle.Pickler):
 
     def _override(self, answers: _Answers) -> Callable[[Any], Any]:
         """What the C pickler calls for each object: an override of a subclass or the instance, then the rules."""
-        ours = _asking(answers.known, answers.find) if core is None else core.override(answers.known, answers.find)
+        ask = _asking if pickling is None else pickling.override
+        ours = ask(answers.known, answers.find)
         own = self._own_override()
         self.overridden = own is not _UNSET
         if own is _UNSET:
@@ -307,7 +308,7 @@ class Pickler(pickle.Pickler):
 
 
 def _asking(known: dict[type, Any], find: Callable[[type], Any]) -> Callable[[Any], Any]:
-    """A function that reduces an object as is known, or found out now, of its type. The C core has its twin."""
+    """A function that reduces an object as is known, or found out now, of its type. Its twin is in C."""
 
     def ask(part: Any) -> Any:
         try:

@@ -46,7 +46,7 @@ from .native_graphs import (
 __all__: list[str] = []
 
 if copier.core is None:
-    pytest.skip(f"the copier in Python serves: {why_python}", allow_module_level=True)
+    pytest.skip(f"the copier in Python serves: {why_python['_core']}", allow_module_level=True)
 
 deepcopy = safepickle.deepcopy
 COPIERS = pytest.mark.parametrize("deepcopy", [safepickle.deepcopy, pure], ids=["native", "python"])

@@ -75,11 +75,11 @@ def python_copier(monkeypatch):
     monkeypatch.setattr(copier, "core", None)
 
 
-@pytest.fixture(params=["python", "native"] if pickler.core is not None else ["python"])
+@pytest.fixture(params=["python", "native"] if pickler.pickling is not None else ["python"])
 def asking(request, monkeypatch):
     """How many Python functions run for an object that is asked about: none where the C core asks."""
     if request.param == "python":
-        monkeypatch.setattr(pickler, "core", None)
+        monkeypatch.setattr(pickler, "pickling", None)
         return 1
     return 0
 

@@ -1,22 +1,38 @@
-"""Is there a C core of the copier, and may it be used?
+"""Are the compiled modules here, were they built for these sources, and may they be used?
 
-:mod:`safepickle.copier` is the definition; the core is its twin. ``SAFEPICKLE_PURE=1`` in the environment
-keeps to Python.
+:mod:`safepickle.copier` and :mod:`safepickle.pickler` are the definitions; ``_core`` and ``_pickling`` are their twins.
+``SAFEPICKLE_PURE=1`` in the environment keeps to Python.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any
+from importlib import import_module
+from typing import Any, Final
 
-__all__ = ["core", "why_python"]
+__all__ = ["INTERFACES", "core", "pickling", "why_python"]
 
-core: Any = None
-why_python = ""
-if os.environ.get("SAFEPICKLE_PURE", "0") in ("", "0"):
+#: Module -> the number in ``interface.h`` of the calls that it and its Python twin make of each other.
+INTERFACES: Final = {"_core": 2, "_pickling": 1}
+
+#: Module -> why its twin in Python serves instead.
+why_python: Final[dict[str, str]] = {}
+
+
+def _module(name: str) -> Any:
+    if os.environ.get("SAFEPICKLE_PURE", "0") not in ("", "0"):
+        why_python[name] = "SAFEPICKLE_PURE is set"
+        return None
     try:
-        from . import _core as core  # type: ignore[attr-defined, no-redef]
+        module = import_module(f"{__name__}.{name}")
     except ImportError as error:
-        why_python = f"the C core is not here: {error}"
-else:
-    why_python = "SAFEPICKLE_PURE is set"
+        why_python[name] = f"the compiled module is not here: {error}"
+        return None
+    if getattr(module, "INTERFACE", None) != INTERFACES[name]:
+        why_python[name] = f"built from other sources, build it again: {module.__file__}"
+        return None
+    return module
+
+
+core: Any = _module("_core")
+pickling: Any = _module("_pickling")

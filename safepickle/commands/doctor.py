@@ -33,7 +33,8 @@ def run(arguments: argparse.Namespace) -> int:
             platform.python_version(),
             f"{sys.implementation.cache_tag}: functions by value load under this tag only",
         ),
-        ("copier", *_copier()),
+        ("copier", *_twin("_core")),
+        ("pickler", *_twin("_pickling")),
         ("cloudpickle", _version("cloudpickle"), "register_pickle_by_value is honoured"),
         ("rich", _version("rich"), "tables" if _version("rich") != "-" else "not here: plain tables"),
     ]
@@ -48,11 +49,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _copier() -> tuple[str, str]:
-    """Which copier serves, and why."""
-    from .._native import core, why_python
+def _twin(module: str) -> tuple[str, str]:
+    """Whether the compiled module or its twin in Python serves, and why."""
+    from .._native import why_python
 
-    return ("python", why_python) if core is None else ("native", "the C core; SAFEPICKLE_PURE=1 keeps to Python")
+    why = why_python.get(module)
+    return ("native", "compiled; SAFEPICKLE_PURE=1 keeps to Python") if why is None else ("python", why)
 
 
 def _version(name: str) -> str:
