@@ -411,3 +411,96 @@ def check_keras(obj: Any) -> None:
     import numpy
 
     assert obj(numpy.ones((1, 3))).shape == (1, 2)
+
+
+@kind("torch compiled", needs="torch")
+def check_torch_compiled(obj: Any) -> None:
+    import torch
+
+    from . import named_torch
+
+    compiled, disabled, run, optimized, (context, patch) = obj
+    x = torch.ones(2)
+    assert compiled is named_torch.Held.compiled and compiled(x).tolist() == [2.0, 2.0]
+    assert disabled(x).tolist() == [0.5, 0.5] and run(x).tolist() == [0.5, 0.5]
+    assert optimized(torch.ones(1, 2)).shape == (1, 2) and optimized.note == "kept"
+    assert context(lambda y: y + 3)(x).tolist() == [4.0, 4.0]
+    from torch._inductor import config
+
+    with patch:
+        assert config.max_autotune
+
+
+@kind("torch operators", needs="torch")
+def check_torch_operators(obj: Any) -> None:
+    import torch
+
+    from . import named_torch
+
+    doubled, quadrupled, higher, aten, ops, library, scripted = obj
+    x = torch.ones(2)
+    assert doubled is named_torch.doubled and doubled(x).tolist() == [2.0, 2.0] and quadrupled(x).tolist() == [4.0, 4.0]
+    assert higher is torch.ops.higher_order.cond and aten is torch.ops.aten and ops is torch.ops
+    assert library is named_torch.library and scripted is named_torch.scripted
+
+
+@kind("torch kernels as operators", needs="triton")
+def check_torch_kernel_operators(obj: Any) -> None:
+    operator, wrapped, launcher = obj
+    assert operator._qualname == "safepickle_golden::plus_one" and "tl.store" in wrapped.kernel.src
+    assert launcher.grid == (1,) and launcher.kernel is wrapped.kernel
+
+
+@kind("torch on devices", needs="torch")
+def check_torch_devices(obj: Any) -> None:
+    import torch
+
+    generator, stream, event, dense = obj
+    fresh = torch.Generator().manual_seed(7)
+    torch.rand(3, generator=fresh)
+    assert torch.equal(torch.rand(2, generator=generator), torch.rand(2, generator=fresh)), "not at the same place"
+    assert stream.device.type == event.device.type == "cpu" and dense.to_dense().tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
+@kind("torch graphs", needs="torch")
+def check_torch_graphs(obj: Any) -> None:
+    import torch
+
+    program, mode, fake, twice = obj
+    assert program.module()(torch.ones(2)).tolist() == [2.0, 2.0] and twice(torch.ones(2)).tolist() == [2.0, 2.0]
+    with mode:
+        assert (fake + 1).shape == (2, 3) and fake.fake_mode is mode
+
+
+@kind("torch weak keys", needs="torch")
+def check_torch_weak_keys(obj: Any) -> None:
+    key, mapping = obj
+    assert mapping[key] == "value" and len(mapping) == 1
+
+
+@kind("tensorflow functions", needs="tensorflow")
+def check_tensorflow_functions(obj: Any) -> None:
+    import tensorflow as tf
+
+    from . import named_tensorflow
+
+    plus_one, call, module, concrete, of_class = obj
+    assert of_class is vars(named_tensorflow.Scale)["__call__"]
+    assert plus_one is named_tensorflow.plus_one and plus_one(tf.constant(1.0)).numpy() == 2.0
+    module.v.assign(5.0)
+    assert call(tf.constant(2.0)).numpy() == 10.0 and concrete(tf.constant(1.0)).numpy() == 2.0
+
+
+@kind("tensorflow tables", needs="tensorflow")
+def check_tensorflow_tables(obj: Any) -> None:
+    import tensorflow as tf
+
+    table, strings, strategy = obj
+    assert table.lookup(strings).numpy().tolist() == [1, -1] and strategy is tf.distribute.get_strategy()
+
+
+@kind("keras model", needs="tensorflow")
+def check_keras_model(obj: Any) -> None:
+    import numpy
+
+    assert obj(numpy.ones((1, 3))).shape == (1, 2) and obj.input_shape == (None, 3)

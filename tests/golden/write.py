@@ -651,6 +651,131 @@ def keras() -> Any:
     return layer
 
 
+@makes("torch compiled")
+def torch_compiled() -> Any:
+    import torch
+    from torch._inductor import config
+
+    from tests.golden import named_torch
+
+    def halved(x):
+        return x / 2
+
+    optimized = torch.compile(torch.nn.Linear(2, 2), backend="eager")
+    optimized.note = "kept"  # type: ignore[attr-defined]
+    contexts = [torch._dynamo.disable(), config.patch(max_autotune=True)]
+    return [named_torch.Held.compiled, torch.compiler.disable(halved), torch._dynamo.run(halved), optimized, contexts]
+
+
+@makes("torch operators")
+def torch_operators() -> Any:
+    import torch
+
+    from tests.golden import named_torch
+
+    @torch.library.custom_op("safepickle_golden::quadrupled", mutates_args=(), schema="(Tensor x) -> Tensor")
+    def quadrupled(x):
+        return x * 4
+
+    quadrupled.register_fake(torch.empty_like)
+    higher = torch.ops.higher_order.cond
+    named = [named_torch.library, named_torch.scripted]
+    return [named_torch.doubled, quadrupled, higher, torch.ops.aten, torch.ops, *named]
+
+
+@makes("torch kernels as operators")
+def torch_kernel_operators() -> Any:
+    import torch
+    import triton
+    import triton.language as tl
+
+    @triton.jit
+    def add_one(x_ptr, y_ptr, BLOCK: tl.constexpr):
+        i = tl.arange(0, BLOCK)
+        tl.store(y_ptr + i, tl.load(x_ptr + i) + 1)
+
+    def plus_one(x):
+        y = torch.empty_like(x)
+        torch.library.wrap_triton(add_one)[(1,)](x, y, BLOCK=8)
+        return y
+
+    # torch reads the annotations, which are strings in this module
+    plus_one.__annotations__ = {"x": torch.Tensor, "return": torch.Tensor}
+    plus_one = torch.library.triton_op("safepickle_golden::plus_one", mutates_args=())(plus_one)
+    wrapped = torch.library.wrap_triton(add_one)
+    return [plus_one, wrapped, wrapped[(1,)]]
+
+
+@makes("torch on devices")
+def torch_devices() -> Any:
+    import torch
+
+    generator = torch.Generator().manual_seed(7)
+    torch.rand(3, generator=generator)
+    return [generator, torch.Stream(device="cpu"), torch.Event(device="cpu"), torch.ones(2, 2).to_mkldnn()]
+
+
+@makes("torch graphs")
+def torch_graphs() -> Any:
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    class Plus(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = torch.nn.Parameter(torch.ones(2))
+
+        def forward(self, x):
+            return x + self.w
+
+    class Method(Plus):
+        @torch.jit.export
+        def twice(self, x: torch.Tensor):
+            return x * 2
+
+    program = torch.export.export(Plus(), (torch.zeros(2),))
+    with FakeTensorMode() as mode:
+        fake = torch.empty(2, 3)
+    return [program, mode, fake, torch.jit.script(Method()).twice]
+
+
+@makes("torch weak keys")
+def torch_weak_keys() -> Any:
+    import torch
+    from torch.utils.weak import WeakIdKeyDictionary
+
+    key = torch.nn.Parameter(torch.ones(1))
+    return [key, WeakIdKeyDictionary({key: "value"})]
+
+
+@makes("tensorflow functions")
+def tensorflow_functions() -> Any:
+    import tensorflow as tf
+
+    from tests.golden import named_tensorflow
+
+    module = named_tensorflow.Scale()
+    concrete = named_tensorflow.plus_one.get_concrete_function(tf.TensorSpec([], tf.float32))
+    return [named_tensorflow.plus_one, module.__call__, module, concrete, vars(named_tensorflow.Scale)["__call__"]]
+
+
+@makes("tensorflow tables")
+def tensorflow_tables() -> Any:
+    import tensorflow as tf
+
+    table = tf.lookup.experimental.MutableHashTable(tf.string, tf.int64, -1)
+    table.insert(tf.constant(["a"]), tf.constant([1], tf.int64))
+    return [table, tf.constant(["a", "b"]), tf.distribute.get_strategy()]
+
+
+@makes("keras model")
+def keras_model() -> Any:
+    import keras
+
+    inputs = keras.Input((3,))
+    return keras.Model(inputs, keras.layers.Dense(2)(inputs))
+
+
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
