@@ -1,0 +1,191 @@
+"""How is one payload carried there and back, and what is said about it?
+
+Entries call :func:`trip`. What runs on the engine's other side is :func:`use` and :func:`make`, which every worker can
+import.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+__all__ = ["HANGS", "WORKS", "attempt", "first_line", "make", "note", "through_files", "trip", "use"]
+
+WORKS = "works"
+HANGS = "hangs"
+
+#: Seconds that one direction may take before it is said to hang.
+LIMIT = float(os.environ.get("SAFEPICKLE_PROOF_LIMIT", "30"))
+#: Trips that are timed; the fastest counts.
+ROUNDS = int(os.environ.get("SAFEPICKLE_PROOF_ROUNDS", "3"))
+#: Where a cell's process says how far it has come, for the case that it does not come further.
+OUTPUT = os.environ.get("SAFEPICKLE_PROOF_OUTPUT")
+
+_MOST = 240  # characters of a message
+
+
+class _TimeIsUp(BaseException):
+    """Not an Exception: engines catch those, and try again."""
+
+
+def make(name: str) -> Any:
+    """The payload that ``"module:function"`` makes."""
+    module, _, function = name.partition(":")
+    return getattr(import_module(module), function)()
+
+
+def use(payload: Any) -> str:
+    """Use what has arrived: ``"works"``, or ``"silently ..."`` and what is wrong with it."""
+    try:
+        _check(payload)
+    except Exception as error:
+        return f"silently wrong: {first_line(error)}"
+    return WORKS
+
+
+def _check(payload: Any) -> None:
+    if hasattr(payload, "check"):
+        payload.check()
+    else:
+        import_module("tests.engines.payloads").check(payload)
+
+
+def trip(
+    make_payload: str,
+    there: Callable[[Any], str],
+    back: Callable[[str], Any],
+    size: Callable[[Any], int] | None = None,
+) -> dict[str, Any]:
+    """Carry a payload to the other side, and one that is made on the other side to this one.
+
+    Args:
+        make_payload: ``"module:function"``.
+        there: sends a payload to the other side and returns what :func:`use` says of it there.
+        back: has the other side call :func:`make` with this name and returns what has arrived here.
+        size: the number of bytes that ``there`` sends for a payload; called only if it has arrived.
+
+    Returns:
+        What an entry's ``carry`` returns.
+    """
+    payload = make(make_payload)
+    found: dict[str, Any] = {"there": None, "back": None, "bytes": None, "seconds": None}
+    found["there"] = attempt("there", lambda: there(payload))
+    if found["there"] == WORKS and size is not None:
+        found["bytes"] = size(payload)
+    found["back"] = attempt("back", lambda: use(back(make_payload)))
+    if found["there"] == found["back"] == WORKS:
+        found["seconds"] = min(_seconds(lambda: (there(payload), back(make_payload))) for _ in range(ROUNDS))
+    note(**found)
+    return found
+
+
+def attempt(direction: str, action: Callable[[], str], limit: float | None = None) -> str:
+    """What an action returns; or the first line of what it raises, or ``"hangs"`` where it does not end.
+
+    Args:
+        direction: ``"there"`` or ``"back"``: what is under way, should the process have to be killed.
+        action: returns ``"works"`` or ``"silently ..."``.
+        limit: seconds; :data:`LIMIT` unless given. Ends what waits in Python; the rest is for who watches the process.
+    """
+    note(**{direction: HANGS})
+
+    def time_is_up(_signal: int, _frame: FrameType | None) -> None:
+        raise _TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, time_is_up)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT if limit is None else limit)
+    try:
+        outcome = action()
+    except _TimeIsUp:
+        outcome = HANGS
+    except Exception as error:
+        outcome = first_line(error)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    note(**{direction: outcome})
+    return outcome
+
+
+def first_line(error: BaseException) -> str:
+    """An exception's type and the first line of its message, as at the end of a traceback, the same in every run."""
+    cls = type(error)
+    name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = f"{name}: {lines[0]}" if lines else name
+    text = re.sub(r"0x[0-9a-f]{6,}", "0x..", text)
+    return text if len(text) <= _MOST else text[: _MOST - 3] + "..."
+
+
+def note(**found: Any) -> None:
+    """Write down what is known so far."""
+    if OUTPUT is None:
+        return
+    path = Path(OUTPUT)
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    path.write_text(json.dumps({**known, **found}), encoding="utf-8")
+
+
+def _seconds(action: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    result = action()
+    elapsed = time.perf_counter() - start
+    del result
+    return elapsed
+
+
+def through_files(
+    make_payload: str,
+    save: Callable[[Any, str], object],
+    load: Callable[[str], Any],
+    initializer: Callable[[], object] | None = None,
+) -> dict[str, Any]:
+    """A trip by way of files: saved in one process, loaded and used in the other.
+
+    Args:
+        make_payload: as for :func:`trip`.
+        save: writes an object to a path; importable.
+        load: reads it; importable.
+        initializer: called in the other process first.
+
+    Returns:
+        What an entry's ``carry`` returns; ``bytes`` is the size of the file, or of all in the folder.
+    """
+    with (
+        tempfile.TemporaryDirectory(prefix="safepickle-proof-") as folder,
+        multiprocessing.get_context("spawn").Pool(1, initializer) as pool,
+    ):
+        ours, theirs = str(Path(folder, "ours")), str(Path(folder, "theirs"))
+
+        def there(payload: Any) -> str:
+            save(payload, ours)
+            return pool.apply(_load_and_use, (load, ours))
+
+        def back(name: str) -> Any:
+            pool.apply(_make_and_save, (name, save, theirs))
+            return load(theirs)
+
+        return trip(make_payload, there, back, lambda _payload: _size(Path(ours)))
+
+
+def _load_and_use(load: Callable[[str], Any], path: str) -> str:
+    return use(load(path))
+
+
+def _make_and_save(name: str, save: Callable[[Any, str], object], path: str) -> None:
+    save(make(name), path)
+
+
+def _size(path: Path) -> int:
+    files = [file for file in path.rglob("*") if file.is_file()] if path.is_dir() else [path]
+    return sum(file.stat().st_size for file in files)
