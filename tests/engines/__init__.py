@@ -1,0 +1,1 @@
+"""Does what users send through engines arrive whole, with real workers?"""
