@@ -13,6 +13,8 @@ import time
 import pytest
 
 pytest.importorskip("rich")
+pytest.importorskip("torch")
+pytest.importorskip("triton")
 
 from benchmarks.engines import PAYLOADS, entries, proof, tables, trips
 
