@@ -268,8 +268,7 @@ class Pickler(pickle.Pickler):
 
     def _override(self, answers: _Answers) -> Callable[[Any], Any]:
         """What the C pickler calls for each object: an override of a subclass or the instance, then the rules."""
-        ask = _asking if pickling is None else pickling.override
-        ours = ask(answers.known, answers.find)
+        ours = asking(answers.known, answers.find)
         own = self._own_override()
         self.overridden = own is not _UNSET
         if own is _UNSET:
@@ -307,8 +306,10 @@ class Pickler(pickle.Pickler):
         return lambda obj: reduce_by_rules(rules, obj, self)
 
 
-def _asking(known: dict[type, Any], find: Callable[[type], Any]) -> Callable[[Any], Any]:
+def asking(known: dict[type, Any], find: Callable[[type], Any]) -> Callable[[Any], Any]:
     """A function that reduces an object as is known, or found out now, of its type. Its twin is in C."""
+    if pickling is not None:
+        return pickling.override(known, find)  # type: ignore[no-any-return]
 
     def ask(part: Any) -> Any:
         try:

@@ -13,9 +13,11 @@ import importlib
 import linecache
 import os
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "inner_function",
     "leads_to",
     "load",
+    "main_is_shared",
     "names_of_parts",
     "pickled_by_value",
     "static_vars",
@@ -56,6 +59,26 @@ class Reference(NamedTuple):
 _importable_cache: dict[str, tuple[weakref.ref[types.ModuleType], bool, tuple[str, ...]]] = {}
 
 
+class _Sharing(threading.local):
+    """What is known, in this thread for the time being, of the processes that are written for."""
+
+    main = False
+
+
+_sharing: Final = _Sharing()
+
+
+@contextmanager
+def main_is_shared(shared: bool = True) -> Iterator[None]:
+    """Within this block ``__main__`` counts as a module that the reader has too: multiprocessing runs it again."""
+    before = _sharing.main
+    _sharing.main = shared
+    try:
+        yield
+    finally:
+        _sharing.main = before
+
+
 def importable(name: str) -> bool:
     """Whether a process that lacks the module would find it under this name.
 
@@ -64,8 +87,10 @@ def importable(name: str) -> bool:
     directly.
     """
     module = sys.modules.get(name)
-    if module is None or name in _MAIN:
+    if module is None:
         return False
+    if name in _MAIN:
+        return _sharing.main
     cached = _importable_cache.get(name)
     if cached is not None and cached[0]() is module and cached[1]:
         return True

@@ -1,0 +1,291 @@
+"""What do our rules say to the picklers of other libraries?
+
+Engines bring picklers of their own, whose reducers must go on working: shared memory for tensors, connections, object
+references. So our rules are asked through the hook that such a pickler has, ``reducer_override``, and stand back for
+every type that the engine has registered itself.
+
+:func:`adopt` gives the hook to a pickler class, together with errors that name the path to the culprit.
+:func:`override` is for who writes a ``reducer_override`` by hand.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import pickle
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any, Final
+
+from ..changes import Changes
+from ..errors import translate_pickling_error
+from ..pickler import asking, reduce_by_rules
+from ..references import main_is_shared
+from ..registry import default_registry, known_by_identity
+from ..sources import ByValue
+
+__all__ = ["Run", "adopt", "override"]
+
+#: The attribute of a pickler that has its run, for the length of a dump.
+_RUN: Final = "_safepickle_run"
+
+#: Modules whose reducers are for everybody's code and not for an engine's own types: ours do the same and go together.
+_GENERAL: Final = frozenset(
+    {"cloudpickle.cloudpickle", "ray.cloudpickle.cloudpickle", "pyspark.cloudpickle.cloudpickle"}
+)
+
+_NONE: Final = object()
+
+
+def _never() -> bool:
+    return False
+
+
+class _Leaf:
+    """Stands for an object that the engine itself takes care of, where somebody only wants to know what is in a pickle.
+
+    Its reducer may have effects (memory that becomes shared) and must run once.
+    """
+
+
+def _as_leaf(obj: Any) -> tuple[Any, ...]:
+    return _Leaf, ()
+
+
+class _LookOnly:
+    """The engine's table, its own entries without their effects."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __getitem__(self, cls: type) -> Any:
+        return _as_leaf if self._run.is_engines_own(cls) else self._run.table[cls]
+
+
+class Run:
+    """One dump of a pickler that is not ours, as rules see it: in the place of the pickler.
+
+    Args:
+        pickler: the other library's pickler.
+        root: what it dumps, if that is known: weak references ask what else is in the pickle.
+        ours_first: types that our rules are asked about although the engine has registered them.
+        main: says whether the reader has the same ``__main__``, so that names in it can be written.
+        fallback: the pickler's own ``reducer_override``, asked where our rules decline.
+    """
+
+    canonical = False
+    pin = None
+    overridden = True
+    buffer_callback = None
+
+    def __init__(
+        self,
+        pickler: Any,
+        root: Any = _NONE,
+        *,
+        ours_first: frozenset[type] = frozenset(),
+        main: Callable[[], bool] = _never,
+        fallback: Callable[[Any], Any] | None = None,
+    ) -> None:
+        self._pickler = weakref.ref(pickler)
+        self._ours_first = ours_first
+        self._main = main
+        self._shared: bool | None = None
+        self.known: dict[type, Callable[[Any], Any] | None] = {}
+        self.registry = default_registry
+        self.registry.refresh()
+        # Unknown but for cloudpickle's. What is written for protocol 4 can be written by every later one.
+        self.protocol: int = getattr(pickler, "proto", 4)
+        table = getattr(pickler, "dispatch_table", None)
+        self.table: Any = copyreg.dispatch_table if table is None else table
+        self.dispatch_table = _LookOnly(self)
+        if (persistent_id := _persistent_id(pickler)) is not None:
+            self.persistent_id = persistent_id
+        if root is not _NONE:
+            self._root = root
+        self.reducer_override = self._with_fallback(asking(self.known, self._find), fallback)
+
+    @staticmethod
+    def _with_fallback(ours: Callable[[Any], Any], fallback: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
+        if fallback is None:
+            return ours
+
+        def both(obj: Any) -> Any:
+            reduced = ours(obj)
+            return fallback(obj) if reduced is NotImplemented else reduced
+
+        return both
+
+    @property
+    def by_value(self) -> ByValue:
+        """What this dump remembers about functions and classes by value."""
+        found: ByValue | None = self.__dict__.get("_by_value")
+        if found is None:
+            found = self.__dict__["_by_value"] = ByValue()
+        return found
+
+    @by_value.setter
+    def by_value(self, value: ByValue) -> None:
+        self.__dict__["_by_value"] = value
+
+    @property
+    def memo(self) -> Any:
+        """What has been written so far."""
+        return getattr(self._pickler(), "memo", None)
+
+    def is_engines_own(self, cls: type) -> bool:
+        """Whether the engine has a reducer of its own for the type."""
+        if cls in self._ours_first:
+            return False
+        try:
+            reducer = self.table[cls]
+        except KeyError:
+            return False
+        if reducer is None or reducer is copyreg.dispatch_table.get(cls):
+            return False
+        return getattr(reducer, "__module__", None) not in _GENERAL
+
+    def clear(self) -> None:
+        """A rule has changed."""
+        self.known.clear()
+
+    def close(self) -> None:
+        """The dump is over: what it remembers is let go at once, not when the garbage collector finds the circle."""
+        self.known.clear()
+        for name in ("_by_value", "_root", "reducer_override"):
+            self.__dict__.pop(name, None)
+
+    def _find(self, cls: type) -> Callable[[Any], Any] | None:
+        answer = self._answer_for(cls)
+        if known_by_identity(cls):
+            self.known[cls] = answer
+        return answer
+
+    def _answer_for(self, cls: type) -> Callable[[Any], Any] | None:
+        rules = () if known_by_identity(cls) and self.is_engines_own(cls) else self.registry.rules_for(cls, "pickle")
+        if not rules:
+            return None
+
+        def answer(obj: Any) -> Any:
+            if self._shared is None:
+                self._shared = self._main()
+            with main_is_shared(self._shared):
+                return reduce_by_rules(rules, obj, self)
+
+        return answer
+
+
+def _persistent_id(pickler: Any) -> Any:
+    """The pickler's ``persistent_id``, unless it is that of the standard library, which always says ``None``."""
+    found = getattr(pickler, "persistent_id", None)
+    if isinstance(found, types.BuiltinMethodType) or getattr(found, "__func__", None) is _NO_PERSISTENT_ID:
+        return None
+    return found
+
+
+_NO_PERSISTENT_ID: Final = pickle._Pickler.persistent_id
+
+
+def override(pickler: Any, obj: Any) -> Any:
+    """What our rules reduce an object to, for the ``reducer_override`` of a pickler that dumps once.
+
+    Args:
+        pickler: the running pickler, of any kind.
+        obj: what it asks about.
+
+    Returns:
+        A reduce value; ``NotImplemented`` where no rule applies, or the type is in the pickler's own table.
+
+    Example:
+        >>> import io, pickle
+        >>> class Pickler(pickle.Pickler):
+        ...     reducer_override = override
+        >>> file = io.BytesIO()
+        >>> Pickler(file).dump(lambda x: 2 * x)
+        >>> pickle.loads(file.getvalue())(21)
+        42
+    """
+    attributes = vars(pickler)
+    run = attributes.get(_RUN)
+    if run is None:
+        run = attributes[_RUN] = Run(pickler)
+    return run.reducer_override(obj)
+
+
+# -- a class of picklers -----------------------------------------------------------------------------------------------
+
+
+class _Override:
+    """The attribute ``reducer_override`` of a pickler class: reading it begins a run, unless one is on.
+
+    The C pickler reads it once a dump, the Python one for each object.
+    """
+
+    def __init__(self, make: Callable[..., Run]) -> None:
+        self.make = make
+
+    def __get__(self, pickler: Any, owner: type | None = None) -> Any:
+        if pickler is None:
+            return self
+        run = vars(pickler).get(_RUN)
+        return (self.make(pickler) if run is None else run).reducer_override
+
+
+def adopt(
+    changes: Changes,
+    engine: str,
+    cls: type,
+    *,
+    where: str,
+    ours_first: frozenset[type] = frozenset(),
+    main: Callable[[], bool] = _never,
+) -> None:
+    """Let a pickler class of another library ask our rules, and name the path to what cannot be pickled.
+
+    Nothing happens where that has been done before. A subclass with a ``reducer_override`` of its own keeps that, and
+    reaches ours through ``super()``.
+
+    Args:
+        changes: notes what is changed.
+        engine: for whom.
+        cls: the class; its own ``reducer_override``, if it has one, is asked where our rules decline.
+        where: the class as one would write it.
+        ours_first, main: as for :class:`Run`.
+    """
+    own = getattr(cls, "reducer_override", None)
+    if isinstance(own, _Override):
+        return
+
+    def make(pickler: Any, root: Any = _NONE) -> Run:
+        fallback = None if own is None else types.MethodType(own, pickler)
+        return Run(pickler, root, ours_first=ours_first, main=main, fallback=fallback)
+
+    changes.set_attribute(engine, cls, "reducer_override", _Override(make), where=f"{where}.reducer_override")
+    changes.set_attribute(engine, cls, "dump", _dump(cls.dump, make), where=f"{where}.dump")  # type: ignore[attr-defined]
+
+
+def _dump(theirs: Callable[[Any, Any], Any], make: Callable[..., Run]) -> Callable[[Any, Any], Any]:
+    def dump(self: Any, obj: Any) -> Any:
+        """As the pickler's own method, with the rules of safepickle and its errors."""
+        attributes = vars(self)
+        before = attributes.get(_RUN)
+        run = attributes[_RUN] = make(self, obj)
+        run.registry._live.add(run)
+        try:
+            return theirs(self, obj)
+        except RecursionError:
+            raise
+        except Exception as error:
+            translated = translate_pickling_error(error, obj, run)
+            if translated is error:
+                raise
+            raise translated from translated.__cause__
+        finally:
+            run.registry._live.discard(run)
+            run.close()
+            if before is None:
+                del attributes[_RUN]
+            else:
+                attributes[_RUN] = before
+
+    return dump
