@@ -41,13 +41,19 @@ if _TYPE_CHECKING:
     from .checks import CheckError as CheckError
     from .checks import check as check
     from .digests import digest as digest
+    from .installation import Installation as Installation
+    from .installation import install as install
+    from .installation import install_worker as install_worker
+    from .installation import installed as installed
+    from .installation import uninstall as uninstall
     from .reports import Report as Report
     from .reports import explain as explain
 
 #: What is imported when it is first asked for: pickling and copying do not need it.
 _LATER = {
     "CheckError": "checks", "Checked": "checks", "check": "checks", "digest": "digests", "Report": "reports",
-    "explain": "reports",
+    "explain": "reports", "Installation": "installation", "install": "installation", "install_worker": "installation",
+    "installed": "installation", "uninstall": "installation",
 }  # fmt: skip
 
 
@@ -70,6 +76,7 @@ __all__ = [
     "CheckError",
     "Checked",
     "CopyError",
+    "Installation",
     "RegistrationError",
     "Registry",
     "Report",
@@ -78,7 +85,11 @@ __all__ = [
     "check",
     "digest",
     "explain",
+    "install",
+    "install_worker",
+    "installed",
     "register",
     "rule_for",
+    "uninstall",
     "unregister",
 ]

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Iterator, MutableMapping
 from typing import Any, Final, NamedTuple
 
 __all__ = ["Change", "Changes"]
@@ -56,21 +56,27 @@ class Changes:
 
     def __init__(self) -> None:
         self._made: list[Change] = []
+        self.renew_lock()
+
+    def renew_lock(self) -> None:
+        """In a forked child, where the thread that held the lock may not be."""
         self._lock = threading.RLock()
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Change]:
         with self._lock:
             return iter(list(self._made))
 
     def __len__(self) -> int:
         return len(self._made)
 
-    def add(self, engine: str, where: str, undo: Callable[[], bool]) -> None:
-        """Note a change that has been made."""
+    def add(self, engine: str, where: str, undo: Callable[[], bool]) -> Change:
+        """Note a change that has been made. Returns what is noted."""
+        change = Change(engine, where, undo)
         with self._lock:
-            self._made.append(Change(engine, where, undo))
+            self._made.append(change)
+        return change
 
-    def set_attribute(self, engine: str, owner: Any, name: str, value: Any, *, where: str) -> None:
+    def set_attribute(self, engine: str, owner: Any, name: str, value: Any, *, where: str) -> Change | None:
         """Set an attribute of a module, class or object, unless it has that very value already.
 
         Args:
@@ -78,11 +84,14 @@ class Changes:
             owner: whose attribute. What a class inherits is not its own, and comes back on undoing.
             name: of the attribute.
             value: the new value.
+
+        Returns:
+            What is noted; ``None`` where there is nothing to change.
         """
         with self._lock:
             before = vars(owner).get(name, MISSING)
             if before is value:
-                return
+                return None
             setattr(owner, name, value)
 
             def undo() -> bool:
@@ -94,14 +103,16 @@ class Changes:
                     setattr(owner, name, before)
                 return True
 
-            self.add(engine, where, undo)
+            return self.add(engine, where, undo)
 
-    def set_item(self, engine: str, table: MutableMapping[Any, Any], key: Any, value: Any, *, where: str) -> None:
-        """Set an item of a mapping, unless it has that very value already. Arguments as :meth:`set_attribute`."""
+    def set_item(
+        self, engine: str, table: MutableMapping[Any, Any], key: Any, value: Any, *, where: str
+    ) -> Change | None:
+        """Set an item of a mapping, unless it has that very value already. As :meth:`set_attribute`."""
         with self._lock:
             before = table.get(key, MISSING)
             if before is value:
-                return
+                return None
             table[key] = value
 
             def undo() -> bool:
@@ -113,7 +124,19 @@ class Changes:
                     table[key] = before
                 return True
 
-            self.add(engine, where, undo)
+            return self.add(engine, where, undo)
+
+    def take_back(self, change: Change) -> bool:
+        """Undo one change.
+
+        Returns:
+            False where somebody else has changed the same place since, or it was taken back already.
+        """
+        with self._lock:
+            remaining = [made for made in self._made if made is not change]
+            known = len(remaining) < len(self._made)
+            self._made = remaining
+            return known and change.undo()
 
     def undo(self, engine: str | None = None) -> list[Change]:
         """Put back what was there, the last change first.
@@ -126,5 +149,5 @@ class Changes:
         """
         with self._lock:
             mine = [change for change in self._made if engine is None or change.engine == engine]
-            self._made = [change for change in self._made if change not in mine]
+            self._made = [] if engine is None else [change for change in self._made if change.engine != engine]
             return [change for change in reversed(mine) if not change.undo()]

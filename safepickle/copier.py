@@ -15,7 +15,6 @@ to what is returned.
 from __future__ import annotations
 
 import copy as _stdlib
-import copyreg
 import operator
 import sys
 import types
@@ -24,6 +23,7 @@ from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from ._native import core, why_python
+from .entries import foreign_entry
 from .errors import CopyError, check_reduced, reducer_failed, translate_copy_error
 from .reachability import Plan
 from .references import find
@@ -348,7 +348,7 @@ def _by_protocol(x: Any, memo: Memo, handlers: _Handlers) -> Any:
 
 def reduce_by_protocol(x: Any, cls: type) -> Any:
     """What the standard library's protocols say about an object."""
-    reducer = copyreg.dispatch_table.get(cls)
+    reducer = foreign_entry(cls)
     if reducer is not None:
         return reducer(x)
     reducer = getattr(x, "__reduce_ex__", None)
@@ -773,8 +773,11 @@ def _pair(item: Any) -> tuple[Any, Any]:
 
 
 if core is not None:
+    from . import entries as _entries
     from . import registry as _registry
     from ._native.plans import plan_for
+
+    _Entry, _foreign = _entries.Entry, _entries.foreign
 
     _forget = _leave
     try:

@@ -8,13 +8,13 @@ where sets have no order, told apart by what they lead to. There is no recursion
 
 from __future__ import annotations
 
-import copyreg
 import hashlib
 import pickle
 import struct
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from .entries import foreign_entry
 from .errors import PicklingError, translate_pickling_error
 from .registry import Registry, default_registry
 from .sources import ByValue
@@ -95,7 +95,7 @@ class _Questions:
         if reduced is not NotImplemented:
             return reduced
         cls = type(obj)
-        reducer = copyreg.dispatch_table.get(cls)
+        reducer = foreign_entry(cls)
         if reducer is not None:
             return reducer(obj)
         if issubclass(cls, type) or cls.__name__ == "function":

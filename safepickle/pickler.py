@@ -11,6 +11,7 @@ For each object that is no builtin container or scalar the pickler asks, in this
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
 import sys
@@ -18,6 +19,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from ._native import pickling
+from .entries import Entry, foreign
 from .errors import check_reduced, reducer_failed, translate_pickling_error
 from .registry import Registry, Rule, default_registry, known_by_identity
 
@@ -301,9 +303,15 @@ class Pickler(pickle.Pickler):
         if table is not None and _has_entry(table, cls):
             return None
         rules = self.registry.rules_for(cls, "pickle")
-        if not rules:
-            return None
-        return lambda obj: reduce_by_rules(rules, obj, self)
+        published = _published(table, cls)
+        if published is None:
+            return (lambda obj: reduce_by_rules(rules, obj, self)) if rules else None
+
+        def reduce(obj: Any) -> Any:
+            reduced = reduce_by_rules(rules, obj, self)
+            return published.otherwise(obj, self.protocol) if reduced is NotImplemented else reduced
+
+        return reduce
 
 
 def asking(known: dict[type, Any], find: Callable[[type], Any]) -> Callable[[Any], Any]:
@@ -330,10 +338,20 @@ def _bound(attribute: Any, instance: Any) -> Any:
 
 
 def _has_entry(table: Any, cls: type) -> bool:
+    """Whether somebody else has an entry for a type in a table, which may be a copy of ``copyreg``'s with ours."""
     try:
-        return table[cls] is not None
+        return foreign(table[cls]) is not None
     except KeyError:
         return False
+
+
+def _published(table: Any, cls: type) -> Entry | None:
+    """Our own entry for a type, if it is the one that the C pickler would ask where the rules decline."""
+    try:
+        entry = (copyreg.dispatch_table if table is None else table)[cls]
+    except (KeyError, TypeError):
+        return None
+    return entry if type(entry) is Entry else None
 
 
 def reduce_by_rules(rules: tuple[Rule, ...], obj: Any, pickler: Any) -> Any:

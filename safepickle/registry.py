@@ -10,7 +10,6 @@ and only when a type of a library that is already imported turns up.
 
 from __future__ import annotations
 
-import copyreg
 import importlib
 import os
 import sys
@@ -20,6 +19,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal, NamedTuple, TypeVar, overload
 
+from .entries import foreign_entry
 from .errors import RegistrationError
 from .references import static_vars
 
@@ -196,6 +196,9 @@ class _TypeMap:
     def pop(self, cls: type) -> Rule | None:
         entry = self._entries.pop(id(cls), None)
         return None if entry is None else entry[1]
+
+    def items(self) -> list[tuple[type, Rule]]:
+        return list(self._entries.values())
 
     def values(self) -> list[Rule]:
         return [rule for _, rule in self._entries.values()]
@@ -584,6 +587,17 @@ class Registry:
                 return name
         raise TypeError("a registry cannot be pickled: make it and register its rules where it is needed")
 
+    def types(self) -> list[tuple[type, Rule]]:
+        """The types that rules of this registry are registered for, as far as they are imported, each with its rule."""
+        with _lock:
+            return list(self._rules.items())
+
+    @property
+    def awaited(self) -> frozenset[str]:
+        """The modules that rules of this registry and of those below it wait for."""
+        below = frozenset() if self._parent is None else self._parent.awaited
+        return self._pending_modules | below
+
     def __iter__(self) -> Iterator[Rule]:
         """The rules of this registry, without its parent's."""
         with _lock:
@@ -599,16 +613,9 @@ def _overruled(cls: type, registered: type, verb: Verb) -> bool:
     for base in cls.__mro__:
         if base is registered:
             return False
-        if not names.isdisjoint(vars(base)) or _has_copyreg_entry(base):
+        if not names.isdisjoint(vars(base)) or foreign_entry(base) is not None:
             return True
     return False
-
-
-def _has_copyreg_entry(cls: type) -> bool:
-    try:
-        return cls in copyreg.dispatch_table
-    except TypeError:  # its metaclass makes it unhashable
-        return False
 
 
 #: One lock for all registries: a change of one is a change of all that are layered on it. No foreign code runs under
@@ -679,9 +686,17 @@ def _load(top: str) -> bool:
             _loaded.add(top)
         finally:
             _begun.discard(top)
+        _notify()
     finally:
         _load_lock.release()
     return True
+
+
+def _notify() -> None:
+    """Tell those who wait until all rules of a library are here."""
+    with _lock:
+        for notify in on_change:
+            notify()
 
 
 def _load_module(name: str | None) -> None:
@@ -694,12 +709,34 @@ def _load_module(name: str | None) -> None:
 def load_all_rules() -> None:
     """Load the rules for all libraries that are imported, as if an object of each had turned up."""
     _load(_STDLIB)
-    for top in LIBRARIES:
+    for top in packages_with_rules():
         if top in sys.modules and not _loading(top):
             _load(top)
 
 
-def _load_entry_points(top: str) -> None:
+def load_rules(top: str) -> None:
+    """Load the rules for a package that has just been executed, if there are any."""
+    if top in packages_with_rules():
+        _load(top)
+
+
+def packages_with_rules() -> frozenset[str]:
+    """The top-level packages that there are rules for here, or in entry points of other distributions."""
+    return frozenset({*LIBRARIES, *_foreign_rules()})
+
+
+def rebind(module_name: str) -> None:
+    """Bind the rules for names of a module that has been executed, perhaps for the second time."""
+    default_registry.refresh()
+    for registry in (default_registry, builtin_registry):
+        for name in list(registry._names):
+            module, qualname = _parse_name(name)
+            if module == module_name and (cls := _resolve_type(module, qualname)) is not None:
+                registry._rule_at(cls)
+
+
+def _foreign_rules() -> dict[str, list[Any]]:
+    """The entry points by the package that they have rules for."""
     global _entry_points
     if _entry_points is None:
         from importlib.metadata import entry_points
@@ -708,7 +745,11 @@ def _load_entry_points(top: str) -> None:
         for point in entry_points(group=ENTRY_POINT_GROUP):
             table.setdefault(point.name.partition(".")[0], []).append(point)
         _entry_points = table
-    for point in _entry_points.pop(top, ()):
+    return _entry_points
+
+
+def _load_entry_points(top: str) -> None:
+    for point in _foreign_rules().pop(top, ()):
         try:
             point.load()(_ForeignRules(f"entry point {point.name} = {point.value}"))
         except Exception as error:

@@ -121,6 +121,8 @@ static PyObject *reduce_function;    /* copier.reduce_by_protocol(x, cls) */
 static PyObject *copier_globals;
 static PyCodeObject *trace_code;     /* the code of a frame that stands for copier._copy in a traceback */
 static PyObject *dispatch_table;     /* copyreg.dispatch_table */
+static PyObject *entry_type;         /* entries.Entry */
+static PyObject *foreign_function;   /* entries.foreign(reducer) */
 static PyObject *empty_tuple;
 static PyObject *name_deepcopy, *name_append, *name_dict, *name_failed, *name_throw, *name_value, *name_reduce_ex, *name_default_factory, *number_four;
 
@@ -1377,8 +1379,16 @@ static PyObject *
 reduce(PyObject *x, PyTypeObject *type)
 {
     PyObject *reducer = PyDict_GetItemWithError(dispatch_table, (PyObject *)type);
+    if (reducer != NULL && (PyObject *)Py_TYPE(reducer) == entry_type) { /* our own, that of safepickle.install() */
+        reducer = PyObject_CallFunctionObjArgs(foreign_function, reducer, NULL);
+        if (reducer == Py_None) {
+            Py_CLEAR(reducer);
+        }
+    }
+    else {
+        Py_XINCREF(reducer);
+    }
     if (reducer != NULL) {
-        Py_INCREF(reducer);
         PyObject *reduced = PyObject_CallFunctionObjArgs(reducer, x, NULL);
         Py_DECREF(reducer);
         return reduced;
@@ -1997,7 +2007,8 @@ core_setup(PyObject *module, PyObject *args)
         take(copier, "reduce_by_protocol", &reduce_function) < 0 || take(copier, "_applied", &apply_function) < 0 ||
         take(copier, "_reduced", &reduced_function) < 0 || take(copier, "_blame", &blame_function) < 0 ||
         take(copier, "_six", &six_function) < 0 || take(copier, "_called", &call_function) < 0 ||
-        take(copier, "_pair", &pair_function) < 0 || take(copier, "_refreshed", &refreshed_function) < 0 ||
+        take(copier, "_pair", &pair_function) < 0 ||
+        take(copier, "_Entry", &entry_type) < 0 || take(copier, "_foreign", &foreign_function) < 0 || take(copier, "_refreshed", &refreshed_function) < 0 ||
         take(registry, "default_registry", &default_registry) < 0) {
         return NULL;
     }

@@ -13,6 +13,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, Final
 
+from ..entries import foreign_entry
 from ..registry import Registry, Rule, Share, known_by_identity
 
 __all__ = ["plan_for"]
@@ -110,7 +111,7 @@ def _slots_of_plain(cls: type) -> tuple[Any, ...] | None:
         return None
     if _found(cls, "__getstate__") is not vars(object).get("__getstate__"):
         return None
-    if cls in copyreg.dispatch_table or not _has_plain_dict(cls):
+    if foreign_entry(cls) is not None or not _has_plain_dict(cls):
         return None
     names = copyreg._slotnames(cls)  # type: ignore[attr-defined]
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len(set(names)) < len(names):

@@ -14,13 +14,13 @@ bare and gets back what it had: arguments, fields, attributes, notes, slots, cau
 
 from __future__ import annotations
 
-import copyreg
 import threading
 import types
 from typing import Any, Final
 
 from .. import restore
 from ..copier import deepcopy
+from ..entries import foreign_entry
 from ..registry import PICKLE_PROTOCOL, Registry
 from .parts import ORIGIN, added
 
@@ -101,7 +101,7 @@ def _reduces_itself(cls: type) -> bool:
     own = (base for base in cls.__mro__ if base.__flags__ & _HEAP_TYPE)
     return (
         not ours
-        and cls not in copyreg.dispatch_table
+        and foreign_entry(cls) is None
         and any(not PICKLE_PROTOCOL.isdisjoint(vars(base)) for base in own)
     )
 

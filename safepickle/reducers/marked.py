@@ -22,7 +22,7 @@ __all__ = ["MARKS", "copy_function", "kind_of", "reduce_function"]
 
 def _stand_in(module: str, name: str, doc: str) -> type:
     """A type without objects; its module is the library's, so that asking for its rules loads those of the library."""
-    return type(name, (), {"__module__": module, "__doc__": doc})
+    return type(name, (), {"__module__": module, "__doc__": doc, "__safepickle_mark__": True})
 
 
 #: The attribute that a library sets -> the type under which rules speak about functions that have it.

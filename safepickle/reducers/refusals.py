@@ -27,6 +27,7 @@ def refuse(reason: str) -> Any:
     def reduce(obj: Any) -> Any:
         raise Refusal(reason)
 
+    reduce.refuses = True  # type: ignore[attr-defined]
     return reduce
 
 

@@ -27,6 +27,7 @@ from torch.utils.hooks import warn_if_has_hooks
 
 from .. import restore
 from ..copier import deepcopy, running_call
+from ..entries import foreign
 from ..errors import CopyError
 from ..registry import Registry
 
@@ -179,7 +180,7 @@ def _in_dispatch_table(pickler: Any) -> bool:
         return False
     for cls in (torch.Tensor, torch.UntypedStorage, torch.TypedStorage):
         try:
-            if table[cls] is not None and table[cls] is not copyreg.dispatch_table.get(cls):
+            if foreign(table[cls]) is not None and table[cls] is not copyreg.dispatch_table.get(cls):
                 return True
         except KeyError:
             pass
