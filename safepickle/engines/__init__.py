@@ -29,7 +29,7 @@ MODULES: Final[dict[str, str]] = {
 
 #: The module that must have been imported before the adapter's ``install`` is called.
 NEEDS: Final[dict[str, str]] = {
-    "multiprocessing": "multiprocessing.reduction",
+    "multiprocessing": "multiprocessing",
     "joblib": "joblib.externals.loky",
     "torch.distributed": "torch.distributed.distributed_c10d",
     "dask": "distributed.protocol",

@@ -176,8 +176,11 @@ from .triton import launcher as launcher
 from .triton import make_config as make_config
 from .triton import make_kernel as make_kernel
 from .triton import pinned_kernel as pinned_kernel
+from .workers import install_in_worker as install_in_worker
+from .workers import raise_error as raise_error
 
 __all__ = [
+    "begin_class",
     "bind_method",
     "bound_classmethod",
     "builtin_descriptor",
@@ -188,7 +191,6 @@ __all__ = [
     "context_variable",
     "enum_member",
     "fill_cell",
-    "begin_class",
     "fill_class",
     "fill_codecs_stream",
     "fill_config",
@@ -224,6 +226,7 @@ __all__ = [
     "h5py_file",
     "h5py_object",
     "initialize",
+    "install_in_worker",
     "keras_container",
     "keras_node",
     "keras_object",
@@ -265,6 +268,7 @@ __all__ = [
     "module_namespace",
     "open_compressed_file",
     "open_raw_file",
+    "raise_error",
     "released_memoryview",
     "same_module",
     "sentinel",
