@@ -14,7 +14,7 @@ import sys
 import threading
 import types
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 __all__ = ["Watch"]
@@ -34,11 +34,15 @@ class Watch:
         imported: called with the name of a watched module after each time that it has been executed. What it raises is
             shown as a warning: the import goes on.
 
+    Attributes:
+        names: the names of the modules.
+        beginnings: what names begin with that are watched, too.
+
     Example:
         >>> import sys
         >>> seen = []
         >>> watch = Watch(seen.append)
-        >>> watch.names = {"this_module_is_not_there"}
+        >>> watch.names = frozenset({"this_module_is_not_there"})
         >>> watch.start()
         >>> watch in sys.meta_path
         True
@@ -49,7 +53,8 @@ class Watch:
 
     def __init__(self, imported: Callable[[str], object]) -> None:
         self._imported = imported
-        self.names: Iterable[str] = frozenset()
+        self.names: frozenset[str] = frozenset()
+        self.beginnings: tuple[str, ...] = ()
         self._namespaces: set[str] = set()  # watched, and found to be folders without a module of their own
         self._searching = threading.local()
         self._on = False
@@ -72,7 +77,7 @@ class Watch:
         """What the other finders find for a watched module, its loader prepared; ``None`` for any other module."""
         if self._namespaces:
             self._look_for_namespaces(fullname)
-        if fullname not in self.names:
+        if fullname not in self.names and not fullname.startswith(self.beginnings):
             return None
         searching: set[str] = self._searching.__dict__.setdefault("names", set())
         if fullname in searching:  # another finder that asks all finders, as this one does

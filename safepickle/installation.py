@@ -228,15 +228,18 @@ def _follow() -> None:
         return
     _publication.update()
     _watch.names = frozenset({
-        *registry.packages_with_rules(), *registry.default_registry.awaited, *COPIES, *LATER,
+        *registry.packages_with_rules(), *registry.default_registry.awaited, *COPIES,
         *(NEEDS[engine] for engine in _wanted_engines()),
     })  # fmt: skip
 
 
 def _imported(name: str) -> None:
     """Right after a watched module has been executed."""
-    registry.load_rules(name)
-    registry.rebind(name)
+    if name in _watch.names:
+        registry.load_rules(name)
+        registry.rebind(name)
+    elif name.partition(".")[0] not in registry._loaded:  # imported with its package, whose rules come at the end
+        return
     _follow()
     for engine in sorted(_wanted_engines()):
         if NEEDS[engine] == name:
@@ -244,6 +247,7 @@ def _imported(name: str) -> None:
 
 
 _watch: Final = Watch(_imported)
+_watch.beginnings = LATER
 
 
 def _adapt(engine: str) -> None:

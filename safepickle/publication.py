@@ -26,7 +26,7 @@ from . import copier, registry
 from .changes import Change, Changes
 from .entries import Entry, foreign, foreign_entry
 from .pickler import reduce_by_rules
-from .references import static_vars
+from .references import main_is_shared, static_vars
 from .registry import Rule, Verb, builtin_registry, default_registry, known_by_identity
 
 __all__ = ["COPIES", "LATER", "Publication"]
@@ -64,8 +64,8 @@ _WITH_SUBCLASSES: Final = frozenset({
     "tensorflow.python.distribute.distribute_lib:StrategyBase",
 })  # fmt: skip
 
-#: Modules that define such subclasses and are not imported with their package.
-LATER: Final = frozenset({"triton.experimental.gluon._runtime"})
+#: Beginnings of the names of modules that define such subclasses and are not imported with their package.
+LATER: Final = ("triton.experimental.gluon.", "tensorflow.python.data.")
 
 _HEAP_TYPE: Final = 1 << 9
 _IMMUTABLE: Final = 1 << 8
@@ -117,7 +117,8 @@ def _by_rules(obj: Any) -> Any:
     rules = default_registry.rules_for(type(obj), "pickle")
     if not rules:
         return NotImplemented
-    return reduce_by_rules(rules, obj, _StandIn() if any(rule.with_pickler for rule in rules) else None)
+    with main_is_shared():  # the standard library writes names of ``__main__`` like all others
+        return reduce_by_rules(rules, obj, _StandIn() if any(rule.with_pickler for rule in rules) else None)
 
 
 def _refuse(self: Any, protocol: Any) -> Any:

@@ -44,7 +44,7 @@ def test_the_function_is_called_after_the_module_is_executed(folder, watch):
     write(folder, "watched_plain")
     values = []
     watch._imported = lambda name: values.append((name, sys.modules[name].value))
-    watch.names = {"watched_plain"}
+    watch.names = frozenset({"watched_plain"})
     import watched_plain
 
     assert values == [("watched_plain", 1)]
@@ -62,7 +62,7 @@ def test_modules_that_are_not_watched_are_left_alone(folder, watch):
 
 def test_a_module_that_is_reloaded_is_reported_again(folder, watch):
     write(folder, "watched_again")
-    watch.names = {"watched_again"}
+    watch.names = frozenset({"watched_again"})
     import watched_again
 
     importlib.reload(watched_again)
@@ -71,7 +71,7 @@ def test_a_module_that_is_reloaded_is_reported_again(folder, watch):
 
 def test_a_module_whose_import_fails_is_not_reported_until_it_succeeds(folder, watch):
     write(folder, "watched_failing", "import os\nif not hasattr(os, 'watched_ready'): raise ValueError('not yet')\n")
-    watch.names = {"watched_failing"}
+    watch.names = frozenset({"watched_failing"})
     with pytest.raises(ValueError, match="not yet"):
         import watched_failing
     assert watch.seen == []
@@ -87,7 +87,7 @@ def test_a_module_whose_import_fails_is_not_reported_until_it_succeeds(folder, w
 
 
 def test_a_module_that_is_not_there_is_not_there(watch):
-    watch.names = {"watched_nowhere"}
+    watch.names = frozenset({"watched_nowhere"})
     with pytest.raises(ModuleNotFoundError):
         import watched_nowhere  # noqa: F401
     assert importlib.util.find_spec("watched_nowhere") is None
@@ -95,7 +95,7 @@ def test_a_module_that_is_not_there_is_not_there(watch):
 
 def test_looking_for_a_module_does_not_report_it(folder, watch):
     write(folder, "watched_looked")
-    watch.names = {"watched_looked"}
+    watch.names = frozenset({"watched_looked"})
     assert importlib.util.find_spec("watched_looked").origin == str(folder / "watched_looked.py")
     assert watch.seen == []
     import watched_looked  # noqa: F401
@@ -105,7 +105,7 @@ def test_looking_for_a_module_does_not_report_it(folder, watch):
 
 def test_a_lazy_module_is_reported_when_it_is_first_used(folder, watch):
     write(folder, "watched_lazy")
-    watch.names = {"watched_lazy"}
+    watch.names = frozenset({"watched_lazy"})
     spec = importlib.util.find_spec("watched_lazy")
     loader = importlib.util.LazyLoader(spec.loader)
     spec.loader = loader
@@ -119,7 +119,7 @@ def test_a_lazy_module_is_reported_when_it_is_first_used(folder, watch):
 
 def test_a_finder_that_makes_modules_lazy_is_waited_for(folder, watch):
     write(folder, "watched_put_off")
-    watch.names = {"watched_put_off"}
+    watch.names = frozenset({"watched_put_off"})
 
     class Lazily:
         @staticmethod
@@ -143,7 +143,7 @@ def test_a_finder_that_makes_modules_lazy_is_waited_for(folder, watch):
 def test_a_folder_without_a_module_is_reported_before_what_is_in_it_is_looked_for(folder, watch):
     (folder / "watched_space").mkdir()
     write(folder / "watched_space", "inner")
-    watch.names = {"watched_space"}
+    watch.names = frozenset({"watched_space"})
     order = []
     watch._imported = lambda name: order.append((name, "watched_space.inner" in sys.modules))
     import watched_space
@@ -162,7 +162,7 @@ def test_modules_in_an_archive_share_a_loader_that_is_left_as_it_is(folder, watc
         file.writestr("watched_beside.py", "value = 2\n")
     sys.path.insert(0, str(archive))
     try:
-        watch.names = {"watched_zipped"}
+        watch.names = frozenset({"watched_zipped"})
         import watched_beside
         import watched_zipped
 
@@ -176,7 +176,7 @@ def test_modules_in_an_archive_share_a_loader_that_is_left_as_it_is(folder, watc
 
 def test_two_finders_that_ask_all_others_come_to_an_end(folder, watch):
     write(folder, "watched_twice")
-    watch.names = {"watched_twice"}
+    watch.names = frozenset({"watched_twice"})
 
     class AsksAll:
         busy = False
@@ -193,7 +193,7 @@ def test_two_finders_that_ask_all_others_come_to_an_end(folder, watch):
 
     second = Watch(seen := [])
     second._imported = seen.append
-    second.names = {"watched_twice"}
+    second.names = frozenset({"watched_twice"})
     second.start()
     sys.meta_path.insert(0, AsksAll)
     try:
@@ -206,7 +206,7 @@ def test_two_finders_that_ask_all_others_come_to_an_end(folder, watch):
 
 def test_an_error_in_the_function_is_a_warning_and_no_error_of_the_import(folder, watch):
     write(folder, "watched_warned")
-    watch.names = {"watched_warned"}
+    watch.names = frozenset({"watched_warned"})
 
     def fail(name):
         raise LookupError("went wrong")
@@ -219,7 +219,7 @@ def test_an_error_in_the_function_is_a_warning_and_no_error_of_the_import(folder
 
 def test_an_import_that_has_begun_before_the_end_is_not_reported(folder, watch):
     write(folder, "watched_stopped", "from tests.test_imports import stop; stop()\n")
-    watch.names = {"watched_stopped"}
+    watch.names = frozenset({"watched_stopped"})
     global stop
     stop = watch.stop
     import watched_stopped  # noqa: F401
@@ -232,10 +232,20 @@ def test_threads_import_different_modules_at_once(folder, watch):
     names = [f"watched_thread_{number}" for number in range(8)]
     for name in names:
         write(folder, name, "import time; time.sleep(0.01)\n")
-    watch.names = set(names)
+    watch.names = frozenset(names)
     threads = [threading.Thread(target=importlib.import_module, args=(name,)) for name in names for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
     assert sorted(watch.seen) == sorted(names)
+
+
+def test_modules_are_watched_by_the_beginnings_of_their_names(folder, watch):
+    write(folder, "watched_by_beginning")
+    write(folder, "watched_not")
+    watch.beginnings = ("watched_by_",)
+    import watched_by_beginning
+    import watched_not  # noqa: F401
+
+    assert watch.seen == [watched_by_beginning.__name__]
