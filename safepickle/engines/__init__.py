@@ -32,7 +32,7 @@ NEEDS: Final[dict[str, str]] = {
     "multiprocessing": "multiprocessing",
     "joblib": "joblib.externals.loky",
     "torch.distributed": "torch.distributed.distributed_c10d",
-    "dask": "distributed.protocol",
+    "dask": "distributed",
     "ray": "ray.cloudpickle",
     "pyspark": "pyspark.serializers",
 }

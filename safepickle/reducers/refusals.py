@@ -6,6 +6,7 @@ holds. For each the error says what it is and what to do. Nothing is consumed or
 
 from __future__ import annotations
 
+import copyreg
 import re
 import types
 from typing import Any, Final
@@ -22,13 +23,22 @@ class Refusal(PicklingError, TypeError):
 
 
 def refuse(reason: str) -> Any:
-    """A reducer that raises."""
+    """A reducer that raises, unless somebody has told :mod:`copyreg` how objects of the type are pickled."""
 
     def reduce(obj: Any) -> Any:
+        if _somebody_can(type(obj)):
+            return NotImplemented
         raise Refusal(reason)
 
     reduce.refuses = True  # type: ignore[attr-defined]
     return reduce
+
+
+def _somebody_can(cls: type) -> bool:
+    """Whether another package has an entry for the very type: ``tblib`` has one for tracebacks."""
+    entry = copyreg.dispatch_table.get(cls)
+    module = getattr(entry, "__module__", None) or ""
+    return entry is not None and module.partition(".")[0] != __name__.partition(".")[0]
 
 
 _PATTERN: Any = re.compile("")  # scanners are not documented
