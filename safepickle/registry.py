@@ -607,13 +607,17 @@ class Registry:
 
 
 def _overruled(cls: type, registered: type, verb: Verb) -> bool:
-    """Whether a class between ``cls`` and the registered one brings a way of its own."""
+    """Whether a class between ``cls`` and the registered one brings a way of its own, or ``copyreg`` knows ``cls``."""
+    if cls is registered:
+        return False
+    if foreign_entry(cls) is not None:  # of the very type: entries are not inherited, and tblib makes one of Exception
+        return True
     # Classes are atoms to the standard library: it asks no method of a metaclass how to pickle or copy them.
     names: frozenset[str] = frozenset() if issubclass(cls, type) else PROTOCOL[verb]
     for base in cls.__mro__:
         if base is registered:
             return False
-        if not names.isdisjoint(vars(base)) or foreign_entry(base) is not None:
+        if not names.isdisjoint(vars(base)):
             return True
     return False
 

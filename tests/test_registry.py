@@ -520,6 +520,17 @@ def test_an_inherited_rule_yields_to_a_copyreg_entry_of_a_more_derived_class(reg
     assert round_trip(Sibling("a"), registry).made_by == "rule"
 
 
+def test_an_inherited_rule_applies_below_a_class_that_copyreg_has_an_entry_of(registry, monkeypatch):
+    """Entries are for the very type: the one that tblib makes of ``Exception`` says nothing about a user's."""
+
+    class Below(Derived):
+        pass
+
+    registry.register(Handle, reduce_handle, subclasses=True)
+    monkeypatch.setitem(copyreg.dispatch_table, Derived, reduce_handle_otherwise)
+    assert [made.made_by for made in both(Below("a"), registry)] == ["rule"] * 2
+
+
 def test_an_exact_rule_stands_before_protocol_methods_and_copyreg(registry, monkeypatch):
     class Own(Handle):
         def __reduce__(self):

@@ -1,10 +1,10 @@
 """How do objects travel between the client, the scheduler and the workers of Dask?
 
-In three ways. The task graph and each task are pickled by ``distributed.protocol.pickle.dumps``, by the client and then
-once more by the scheduler. Results, and what is scattered, go through ``distributed.protocol.serialize.serialize``, which
-sends torch modules attribute by attribute and the elements of a list one by one: weights that two layers share, and a
-model that its optimizer shares, arrive as two. Here both are replaced, in every process that has :func:`install`; what
-they write is what Dask reads anyway, so a process that only reads needs nothing but the package.
+Tasks are pickled by ``distributed.protocol.pickle.dumps``, by the client and then once more by the scheduler. Results,
+and what is scattered, go through ``distributed.protocol.serialize.serialize``, which sends torch modules attribute by
+attribute and the elements of a list one by one: weights that two layers share, and a model that its optimizer shares,
+arrive as two. Both are replaced here, in every process that has :func:`install`; what they write is what Dask reads
+anyway, so a process that only reads needs nothing but the package.
 
 :func:`install_on` brings it to the scheduler and the workers of a client's cluster. ``--preload
 safepickle.engines.dask`` does so where the cluster is started.
@@ -15,9 +15,9 @@ from __future__ import annotations
 import logging
 import pickle
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from io import BytesIO
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from dask._task_spec import GraphNode, Task
 from distributed.client import Client
@@ -37,6 +37,8 @@ from distributed.worker_state_machine import TaskErredMsg
 import safepickle
 
 from ..changes import Changes
+from ..errors import PicklingError
+from ..pickler import Pickler
 
 __all__ = [
     "FAMILY", "OnScheduler", "OnWorker", "dask_setup", "dumps", "install", "install_on", "register_family",
@@ -76,8 +78,16 @@ class OnScheduler(SchedulerPlugin):  # type: ignore[misc]
     name = "safepickle-scheduler"
     idempotent = True
 
+    def __init__(self) -> None:
+        self._installation: Any = None
+
     async def start(self, scheduler: Any) -> None:
-        safepickle.install("dask")
+        self._installation = safepickle.install("dask")
+
+    def take_back(self) -> None:
+        """Dask has no hook for a plugin that is unregistered."""
+        if self._installation is not None:
+            self._installation.uninstall()
 
 
 class OnWorker(WorkerPlugin):  # type: ignore[misc]
@@ -91,10 +101,13 @@ class OnWorker(WorkerPlugin):  # type: ignore[misc]
 
     def __init__(self) -> None:
         self._worker: Any = None
+        self._installation: Any = None
 
     def setup(self, worker: Any) -> None:
-        self._worker = worker
-        safepickle.install("dask")
+        self._worker, self._installation = worker, safepickle.install("dask")
+
+    def teardown(self, worker: Any) -> None:
+        self._installation.uninstall()
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
         if start != "flight" or finish != "error":
@@ -134,8 +147,8 @@ def install_on(client: Client) -> Any:
 
 
 async def _register_plugins(client: Client) -> None:
-    await cast(Awaitable[Any], client.register_plugin(OnScheduler()))
-    await cast(Awaitable[Any], client.register_plugin(OnWorker()))
+    await client.register_plugin(OnScheduler())
+    await client.register_plugin(OnWorker())
 
 
 def uninstall_from(client: Client) -> Any:
@@ -144,10 +157,15 @@ def uninstall_from(client: Client) -> Any:
 
 
 async def _unregister_plugins(client: Client) -> None:
-    await cast(Awaitable[Any], client.unregister_worker_plugin(OnWorker.name))
-    await cast(Awaitable[Any], client.unregister_scheduler_plugin(OnScheduler.name))
-    await client.run(safepickle.uninstall)
-    await client.run_on_scheduler(safepickle.uninstall)
+    await client.unregister_worker_plugin(OnWorker.name)
+    await client.run_on_scheduler(_leave_scheduler)
+
+
+def _leave_scheduler(dask_scheduler: Any) -> None:
+    plugin = dask_scheduler.plugins.get(OnScheduler.name)
+    if plugin is not None:
+        dask_scheduler.remove_plugin(OnScheduler.name)
+        plugin.take_back()
 
 
 async def dask_setup(service: Any) -> None:
@@ -157,13 +175,15 @@ async def dask_setup(service: Any) -> None:
     ``distributed.scheduler.preload``, ``distributed.worker.preload``; in ``distributed.client.preload`` it stands for
     :func:`install_on`.
     """
-    safepickle.install("dask")
     if isinstance(service, Client):
+        safepickle.install("dask")
         await _register_plugins(service)
     elif hasattr(service, "plugin_add"):  # a worker
-        await service.plugin_add(OnWorker())
+        await service.plugin_add(OnWorker(), catch_errors=False)
     elif hasattr(service, "add_plugin"):  # a scheduler
-        service.add_plugin(OnScheduler(), idempotent=True)
+        await service.register_scheduler_plugin(OnScheduler(), idempotent=True)
+    else:
+        safepickle.install("dask")
 
 
 # -- tasks -------------------------------------------------------------------------------------------------------------
@@ -201,7 +221,7 @@ def _dump(x: Any, protocol: int | None, with_buffers: bool) -> tuple[bytes, list
     """By the rules; where they fail, once more with what was registered with Dask."""
     protocol = protocol or pickle.HIGHEST_PROTOCOL
     try:
-        return _dump_with(safepickle.Pickler, x, protocol, with_buffers)
+        return _dump_with(Pickler, x, protocol, with_buffers)
     except Exception:
         try:
             return _dump_with(_WithDasks, x, protocol, with_buffers)
@@ -211,14 +231,14 @@ def _dump(x: Any, protocol: int | None, with_buffers: bool) -> tuple[bytes, list
 
 
 def _dump_with(
-    pickler: type[safepickle.Pickler], x: Any, protocol: int, with_buffers: bool
+    pickler: type[Pickler], x: Any, protocol: int, with_buffers: bool
 ) -> tuple[bytes, list[Any]]:
     file, buffers = BytesIO(), list[Any]()
     pickler(file, protocol, buffer_callback=buffers.append if with_buffers and protocol >= 5 else None).dump(x)
     return file.getvalue(), buffers
 
 
-class _WithDasks(safepickle.Pickler):
+class _WithDasks(Pickler):
     """Asks Dask's table of serializers, too, as Dask does for what plain pickle cannot do."""
 
     def reducer_override(self, obj: Any, /) -> Any:
@@ -230,7 +250,7 @@ class _WithDasks(safepickle.Pickler):
 
 def _raise_reason(reason: str) -> None:
     """The task that stands for one which the scheduler could not send."""
-    raise safepickle.PicklingError(f"the scheduler could not send this task to a worker: {reason}")
+    raise PicklingError(f"the scheduler could not send this task to a worker: {reason}")
 
 
 # -- results and what is scattered -------------------------------------------------------------------------------------

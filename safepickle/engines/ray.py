@@ -1,4 +1,4 @@
-"""How do objects travel between Ray's driver, its workers and its object store?
+"""How do objects travel between the driver of Ray, its workers and its object store?
 
 Ray pickles with ``ray.cloudpickle.dumps``, its copy of cloudpickle: arguments, results, what is put, functions, actors
 and errors. Here that function, and ``dump`` beside it, ask the rules, in every process that has :func:`install`. What
@@ -22,7 +22,8 @@ from ray.cloudpickle import CloudPickler
 import safepickle
 
 from ..changes import Changes
-from ..registry import default_registry
+from ..pickler import Pickler
+from ..registry import Registry, default_registry
 
 __all__ = ["dump", "dumps", "install", "runtime_env", "set_up_worker"]
 
@@ -94,7 +95,10 @@ def set_up_worker() -> None:
 
 
 def dump(
-    obj: Any, file: Any, protocol: int | None = None, buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None
+    obj: Any,
+    file: Any,
+    protocol: int | None = None,
+    buffer_callback: Callable[[pickle.PickleBuffer], Any] | None = None,
 ) -> None:
     """In place of ``ray.cloudpickle.dump``, with its arguments.
 
@@ -103,7 +107,7 @@ def dump(
     """
     if protocol is None:
         protocol = pickle.HIGHEST_PROTOCOL
-    safepickle.Pickler(file, protocol, buffer_callback=buffer_callback, registry=_registry()).dump(obj)
+    Pickler(file, protocol, buffer_callback=buffer_callback, registry=_registry()).dump(obj)
 
 
 def dumps(
@@ -124,13 +128,13 @@ class _RaysRules:
 
     def __init__(self) -> None:
         self.known: dict[type, Any] = {}
-        self.registry = safepickle.Registry(default_registry)
+        self.registry = Registry(default_registry)
 
 
 _rules = _RaysRules()
 
 
-def _registry() -> safepickle.Registry:
+def _registry() -> Registry:
     """The rules as of now: Ray registers its types when it connects, its users whenever they like."""
     global _rules
     registered = {

@@ -6,11 +6,11 @@ holds. For each the error says what it is and what to do. Nothing is consumed or
 
 from __future__ import annotations
 
-import copyreg
 import re
 import types
 from typing import Any, Final
 
+from ..entries import foreign_entry
 from ..errors import PicklingError
 from ..registry import Registry
 from .parts import ORIGIN
@@ -26,19 +26,12 @@ def refuse(reason: str) -> Any:
     """A reducer that raises, unless somebody has told :mod:`copyreg` how objects of the type are pickled."""
 
     def reduce(obj: Any) -> Any:
-        if _somebody_can(type(obj)):
+        if foreign_entry(type(obj)) is not None:  # ``tblib`` has one for tracebacks
             return NotImplemented
         raise Refusal(reason)
 
     reduce.refuses = True  # type: ignore[attr-defined]
     return reduce
-
-
-def _somebody_can(cls: type) -> bool:
-    """Whether another package has an entry for the very type: ``tblib`` has one for tracebacks."""
-    entry = copyreg.dispatch_table.get(cls)
-    module = getattr(entry, "__module__", None) or ""
-    return entry is not None and module.partition(".")[0] != __name__.partition(".")[0]
 
 
 _PATTERN: Any = re.compile("")  # scanners are not documented

@@ -24,12 +24,18 @@ import safepickle
 from safepickle.changes import Changes
 from safepickle.engines import dask as adapter
 from tests.engines import payloads, sharing
-from tests.engines.dask_clusters import cluster
+from tests.engines.dask_clusters import cluster, exceptions_as_dask_has_them
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending large graph", "ignore:.*diagnostics dashboard")
 
 LIMIT = 30  # seconds for one task; most take a hundredth of one
 KINDS = ["kernel", "lambda", "lock", "small"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def exceptions():
+    with exceptions_as_dask_has_them():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +55,7 @@ def our_cluster():
 @pytest.fixture
 def today(plain_cluster):
     """A client without safepickle."""
-    with distributed.Client(scheduler_file=plain_cluster.file, timeout=LIMIT) as client:
+    with connected(plain_cluster) as client:
         client.wait_for_workers(2, timeout=LIMIT)
         yield client
 
@@ -57,7 +63,7 @@ def today(plain_cluster):
 @pytest.fixture
 def client(our_cluster):
     """A client that has installed safepickle on the cluster."""
-    with distributed.Client(scheduler_file=our_cluster.file, timeout=LIMIT) as client:
+    with connected(our_cluster) as client:
         client.wait_for_workers(2, timeout=LIMIT)
         adapter.install_on(client)
         yield client
@@ -85,6 +91,11 @@ def locks_travel(client, **options):
     """Whether locks go there and back, in functions by value: workers that import little start quickly."""
     there = ask(client, lambda lock: lock.acquire(timeout=1) and lock.locked(), threading.Lock(), **options)
     return there and take(ask(client, lambda: threading.Lock(), **options))
+
+
+def connected(made, **options):
+    """A client of a cluster."""
+    return distributed.Client(scheduler_file=made.file, timeout=LIMIT, **options)
 
 
 def ask(client, function, *arguments, **options):
@@ -247,7 +258,7 @@ def test_gradients_and_attributes_of_parameters_come_back(client):
     assert back.note == "kept" and back.grad.tolist() == [3, 3]
 
 
-# -- what Dask does goes on ---------------------------------------------------------------------------------------------
+# -- what Dask does goes on --------------------------------------------------------------------------------------------
 
 
 def test_arrays_delayed_and_futures_as_arguments_work(client):
@@ -278,13 +289,9 @@ def test_workers_that_come_later_have_it_too(client, our_cluster):
 
 def test_installing_again_does_nothing(client):
     adapter.install_on(client)
-    assert client.run_on_scheduler(count_plugins) == {adapter.OnScheduler.name: 1}
+    names = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins))
+    assert names.count(adapter.OnScheduler.name) == 1
     assert ask(client, payloads.check, payloads.Kernel()) == "kernel"
-
-
-def count_plugins(dask_scheduler):
-    names = [name for name in dask_scheduler.plugins if "safepickle" in name]
-    return {name: names.count(name) for name in names}
 
 
 # -- errors, not hangs -------------------------------------------------------------------------------------------------
@@ -320,10 +327,9 @@ def test_a_task_that_the_scheduler_cannot_send_is_an_error(client):
 
 def test_a_scheduler_without_the_package_is_an_error():
     block = "import sys; sys.modules['safepickle'] = None"
-    with cluster(workers=0, scheduler=("--preload", block)) as made:
-        with distributed.Client(scheduler_file=made.file, timeout=LIMIT) as client:
-            with pytest.raises(ModuleNotFoundError, match="safepickle"):
-                adapter.install_on(client)
+    refused = pytest.raises(ModuleNotFoundError, match="safepickle")
+    with cluster(workers=0, scheduler=("--preload", block)) as made, connected(made) as client, refused:
+        adapter.install_on(client)
     safepickle.uninstall()
 
 
@@ -331,20 +337,20 @@ def test_a_scheduler_without_the_package_is_an_error():
 
 
 def test_operators_preload_it():
-    with cluster("--preload", "safepickle.engines.dask") as made, safepickle.installed("dask"):
-        with distributed.Client(scheduler_file=made.file, timeout=LIMIT) as client:
-            client.wait_for_workers(2, timeout=LIMIT)
-            assert locks_travel(client)
-            first, second = workers(client)
-            connection = client.submit(lambda: socket.socket(), workers=[first])
-            with pytest.raises(TypeError, match="a socket is a connection of this process"):
-                ask(client, lambda _: 1, connection, workers=[second])
+    preload = ("--preload", "safepickle.engines.dask")
+    with cluster(*preload) as made, safepickle.installed("dask"), connected(made) as client:
+        client.wait_for_workers(2, timeout=LIMIT)
+        assert locks_travel(client)
+        first, second = workers(client)
+        connection = client.submit(lambda: socket.socket(), workers=[first])
+        with pytest.raises(TypeError, match="a socket is a connection of this process"):
+            ask(client, lambda _: 1, connection, workers=[second])
 
 
 def test_a_client_that_preloads_it_installs_it_on_the_cluster():
-    with cluster(workers=1) as made, dask.config.set({"distributed.client.preload": ["safepickle.engines.dask"]}):
-        with distributed.Client(scheduler_file=made.file, timeout=LIMIT) as client:
-            assert locks_travel(client)
+    preload = {"distributed.client.preload": ["safepickle.engines.dask"]}
+    with cluster(workers=1) as made, dask.config.set(preload), connected(made) as client:
+        assert locks_travel(client)
     safepickle.uninstall()
 
 
@@ -360,17 +366,17 @@ def test_an_asynchronous_client_awaits_it():
 
 
 def test_it_can_be_taken_from_a_cluster_again():
-    with cluster(workers=1) as made:
-        with distributed.Client(scheduler_file=made.file, timeout=LIMIT) as client:
-            client.wait_for_workers(1, timeout=LIMIT)
-            adapter.install_on(client)
-            assert locks_travel(client)
-            one, two = ask(client, lambda: [slice(1)] * 2)
-            assert one is two
-            adapter.uninstall_from(client)
-            assert not client.run_on_scheduler(lambda dask_scheduler: adapter.OnScheduler.name in dask_scheduler.plugins)
-            one, two = ask(client, lambda: [slice(1)] * 2)
-            assert one is not two
+    with cluster(workers=1) as made, connected(made) as client:
+        client.wait_for_workers(1, timeout=LIMIT)
+        adapter.install_on(client)
+        assert locks_travel(client)
+        one, two = ask(client, lambda: [slice(1)] * 2)
+        assert one is two
+        adapter.uninstall_from(client)
+        names = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins))
+        assert not [name for name in names if "safepickle" in name]
+        one, two = ask(client, lambda: [slice(1)] * 2)
+        assert one is not two
     safepickle.uninstall()
 
 
@@ -495,9 +501,7 @@ def test_the_family_is_asked_before_dask_and_carries_modules_whole(monkeypatch):
 
 
 def test_a_client_with_the_family_sends_and_receives(client, our_cluster):
-    with distributed.Client(
-        scheduler_file=our_cluster.file, serializers=adapter.serializers(), timeout=LIMIT, set_as_default=False
-    ) as other:
+    with connected(our_cluster, serializers=adapter.serializers(), set_as_default=False) as other:
         assert sharing.is_tied(ask(other, sharing.tied))
         assert ask(other, sharing.is_tied, other.scatter([sharing.tied()])[0])
         assert ask(other, payloads.check_and_return, sharing.Everything()).check() == "everything"

@@ -301,7 +301,10 @@ def test_an_environment_without_another_hook_names_ours(clean):
     assert adapter.importable(made["worker_process_setup_hook"]) is adapter.set_up_worker
 
 
-@pytest.mark.parametrize("other", [note_that_it_was_called, f"{__name__}.note_that_it_was_called"], ids=["call", "name"])
+HOOKS = [note_that_it_was_called, f"{__name__}.note_that_it_was_called"]
+
+
+@pytest.mark.parametrize("other", HOOKS, ids=["call", "name"])
 def test_a_hook_by_value_calls_ours_and_the_other(clean, other):
     hook = adapter.runtime_env(worker_process_setup_hook=other)["worker_process_setup_hook"]
     safepickle.uninstall()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import builtins
+import contextlib
+import copyreg
 import errno
 import json
 import pickle
 import subprocess
 import sys
+import types
 import urllib.error
 from pathlib import Path
 from typing import Any
@@ -285,10 +288,25 @@ def test_an_exception_in_a_fresh_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", [safepickle.dumps, safepickle.deepcopy])
-def test_a_traceback_is_refused(verb: Any) -> None:
+def test_a_traceback_is_refused(verb: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(copyreg.dispatch_table, types.TracebackType, raising=False)  # engines bring tblib along
     error = raised(ValueError("x"))
     with pytest.raises(safepickle.PicklingError, match="format_tb"):
         verb({"trace": error.__traceback__})
+
+
+@pytest.mark.parametrize("installed", [False, True], ids=["plain", "installed"])
+def test_what_another_package_makes_of_tracebacks_wins(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(copyreg.dispatch_table, types.TracebackType, first_line_of)
+    error = raised(ValueError("x"))
+    with safepickle.install() if installed else contextlib.nullcontext():
+        assert safepickle.loads(safepickle.dumps([error.__traceback__])) == [first_line_of(error.__traceback__)[1][0]]
+        assert pickle.loads(pickle.dumps(error.__traceback__)) == first_line_of(error.__traceback__)[1][0]
+
+
+def first_line_of(trace: types.TracebackType | None) -> Any:
+    assert trace is not None
+    return str, (f"line {trace.tb_lineno}",)
 
 
 def test_copy_keeps_the_cause() -> None:
