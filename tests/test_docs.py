@@ -40,7 +40,8 @@ def needs_of(text: str) -> tuple[str, ...]:
 
 def blocks_of(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
-    return [Block(page, number, match.group(1), needs_of(text)) for number, match in enumerate(_BLOCK.finditer(text), 1)]
+    needs = needs_of(text)
+    return [Block(page, number, match.group(1), needs) for number, match in enumerate(_BLOCK.finditer(text), 1)]
 
 
 def name(page: Path) -> str:
