@@ -45,6 +45,21 @@ def test_what_raises_is_quoted_without_addresses():
     assert trips.attempt("there", action, 5) == "TypeError: cannot send <object object at 0x..>"
 
 
+class NotAnException(BaseException):
+    pass
+
+
+def test_what_is_no_exception_is_quoted_too():
+    def action():
+        raise NotAnException("no rank could write")
+
+    said = "tests.test_proof.NotAnException: no rank could write"
+    assert trips.attempt("there", action, 5) == said
+    with pytest.raises(trips.Failed) as caught:
+        trips._guarded(action)
+    assert trips.first_line(caught.value) == said
+
+
 def test_a_trip_says_what_became_of_each_direction(monkeypatch):
     monkeypatch.setattr(trips, "make", lambda name: Right())
     found = trips.trip("any:thing", trips.use, lambda name: Wrong(), lambda payload: 7)

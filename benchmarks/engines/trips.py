@@ -38,6 +38,10 @@ class _TimeIsUp(BaseException):
     """Not an Exception: engines catch those, and try again."""
 
 
+class Failed(Exception):
+    """What another process has raised, in one line, where that cannot be sent as it is."""
+
+
 def make(name: str) -> Any:
     """The payload that ``"module:function"`` makes."""
     module, _, function = name.partition(":")
@@ -101,7 +105,9 @@ def attempt(direction: str, action: Callable[[], str], limit: float | None = Non
         outcome = action()
     except _TimeIsUp:
         outcome = HANGS
-    except Exception as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # some libraries derive their errors from it
         outcome = first_line(error)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -112,6 +118,8 @@ def attempt(direction: str, action: Callable[[], str], limit: float | None = Non
 
 def first_line(error: BaseException) -> str:
     """An exception's type and the first line of its message, as at the end of a traceback, the same in every run."""
+    if isinstance(error, Failed):
+        return str(error)
     cls = type(error)
     name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
@@ -162,13 +170,23 @@ def through_files(
 
         def there(payload: Any) -> str:
             save(payload, ours)
-            return pool.apply(_load_and_use, (load, ours))
+            return pool.apply(_guarded, (_load_and_use, load, ours))
 
         def back(name: str) -> Any:
-            pool.apply(_make_and_save, (name, save, theirs))
+            pool.apply(_guarded, (_make_and_save, name, save, theirs))
             return load(theirs)
 
         return trip(make_payload, there, back, lambda _payload: _size(Path(ours)))
+
+
+def _guarded(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a worker, which would end by what is no Exception while the other process waits."""
+    try:
+        return function(*arguments)
+    except Exception:
+        raise
+    except BaseException as error:
+        raise Failed(first_line(error)) from None
 
 
 def _load_and_use(load: Callable[[str], Any], path: str) -> str:
