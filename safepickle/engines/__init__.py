@@ -22,6 +22,7 @@ MODULES: Final[dict[str, str]] = {
     "multiprocessing": "safepickle.engines.multiprocessing",
     "joblib": "safepickle.engines.joblib",
     "torch.distributed": "safepickle.engines.torch_distributed",
+    "torch.save": "safepickle.engines.torch_save",
     "dask": "safepickle.engines.dask",
     "ray": "safepickle.engines.ray",
     "pyspark": "safepickle.engines.pyspark",
@@ -32,7 +33,8 @@ NEEDS: Final[dict[str, str]] = {
     "multiprocessing": "multiprocessing",
     "joblib": "joblib.externals.loky",
     "torch.distributed": "torch.distributed.distributed_c10d",
+    "torch.save": "torch.serialization",
     "dask": "distributed",
     "ray": "ray.cloudpickle",
-    "pyspark": "pyspark.serializers",
+    "pyspark": "pyspark.core.broadcast",  # after pyspark.serializers
 }

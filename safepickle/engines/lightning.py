@@ -63,14 +63,14 @@ class CheckpointIO(TorchCheckpointIO):  # type: ignore[misc]
             TypeError: ``storage_options`` is given.
         """
         if storage_options is not None:
-            return super().save_checkpoint(checkpoint, path, storage_options)
+            super().save_checkpoint(checkpoint, path, storage_options)
+            return
         stream = io.BytesIO()
         torch.save(checkpoint, stream, pickle_module=safepickle)
         files, name = fsspec.core.url_to_fs(str(path))
         files.makedirs(os.path.dirname(name), exist_ok=True)
         with files.transaction, files.open(name, "wb") as file:
             file.write(stream.getbuffer())
-        return None
 
     def load_checkpoint(
         self, path: Any, map_location: Any = lambda storage, _: storage, weights_only: bool | None = None

@@ -22,6 +22,7 @@ from tests.helpers import run_python
 pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),
+    pytest.mark.filterwarnings("ignore:Attribute 'module' is an instance"),
 ]
 
 KINDS = ("kernel", "lambda", "lock")
@@ -252,7 +253,7 @@ def test_hyperparameters_with_a_kernel_are_kept_once_installed(model_of_lightnin
         model, run = model_class(payloads.make("kernel")), model_of_lightning.trainer(1)
         run.fit(model, model_of_lightning.batches())
         run.save_checkpoint(tmp_path / "a.ckpt")
-    again = model_class.load_from_checkpoint(tmp_path / "a.ckpt", weights_only=False)
+        again = model_class.load_from_checkpoint(tmp_path / "a.ckpt", weights_only=False)
     assert payloads.check(again.hparams.module) == "kernel"
     assert again.hparams.width == 3
 
