@@ -20,6 +20,7 @@ PAGES = sorted([*REPOSITORY.glob("docs/**/*.md"), REPOSITORY / "README.md"])
 
 _BLOCK = re.compile(r"^```python run[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 _NEEDS = re.compile(r"<!--(.*?)-->", re.DOTALL)
+_CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]+)(?:#[^)\s]*)?\)")
 
 
@@ -71,7 +72,7 @@ def test_a_block_of_the_documentation_runs(block, tmp_path):
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_of_the_documentation_lead_to_files(page):
-    for target in _LINK.findall(page.read_text(encoding="utf-8")):
+    for target in _LINK.findall(_CODE.sub("", page.read_text(encoding="utf-8"))):
         assert (page.parent / target).exists(), f"{name(page)} has a link to {target}"
 
 
