@@ -22,6 +22,7 @@ MODULES: Final[dict[str, str]] = {
     "multiprocessing": "safepickle.engines.multiprocessing",
     "joblib": "safepickle.engines.joblib",
     "torch.distributed": "safepickle.engines.torch_distributed",
+    "torch.distributed.rpc": "safepickle.engines.torch_rpc",
     "torch.save": "safepickle.engines.torch_save",
     "dask": "safepickle.engines.dask",
     "ray": "safepickle.engines.ray",
@@ -31,8 +32,9 @@ MODULES: Final[dict[str, str]] = {
 #: The module that must have been imported before the adapter's ``install`` is called.
 NEEDS: Final[dict[str, str]] = {
     "multiprocessing": "multiprocessing",
-    "joblib": "joblib.externals.loky",
+    "joblib": "joblib",
     "torch.distributed": "torch.distributed.distributed_c10d",
+    "torch.distributed.rpc": "torch.distributed.rpc.internal",
     "torch.save": "torch.serialization",
     "dask": "distributed",
     "ray": "ray.cloudpickle",
