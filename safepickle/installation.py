@@ -23,8 +23,8 @@ from .imports import Watch
 from .publication import COPIES, COPYREG, LATER, Publication
 
 __all__ = [
-    "ENGINES_VARIABLE", "INSTALL_VARIABLE", "Installation", "engines_in", "install", "install_from_environment",
-    "install_worker", "installed", "uninstall",
+    "ENGINES_VARIABLE", "INSTALL_VARIABLE", "Installation", "asked_for", "engines_in", "install",
+    "install_from_environment", "install_worker", "installed", "uninstall",
 ]  # fmt: skip
 
 #: Which engines :func:`install_worker` installs into.
@@ -198,6 +198,11 @@ def engines_in(text: str) -> tuple[str, ...]:
     """The engines that a text names, separated by commas; ``1`` is for none but the standard library's tables."""
     names = (name.strip() for name in text.split(","))
     return tuple(name for name in names if name not in ("", "1"))
+
+
+def asked_for() -> tuple[str, ...]:
+    """The engines that calls of :func:`install` have named and that have not been taken back."""
+    return tuple(sorted(_wanted_engines()))
 
 
 # -- making it so ------------------------------------------------------------------------------------------------------

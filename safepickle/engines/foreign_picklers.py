@@ -18,6 +18,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ..changes import Changes
+from ..entries import foreign, foreign_entry
 from ..errors import translate_pickling_error
 from ..pickler import asking, reduce_by_rules
 from ..references import main_is_shared
@@ -138,10 +139,10 @@ class Run:
         if cls in self._ours_first:
             return False
         try:
-            reducer = self.table[cls]
+            reducer = foreign(self.table[cls])
         except KeyError:
             return False
-        if reducer is None or reducer is copyreg.dispatch_table.get(cls):
+        if reducer is None or reducer is foreign_entry(cls):
             return False
         return getattr(reducer, "__module__", None) not in _GENERAL
 

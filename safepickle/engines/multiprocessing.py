@@ -33,6 +33,7 @@ from typing import Any, Final
 from .. import restore
 from ..changes import Changes
 from ..errors import PicklingError, with_note
+from ..installation import asked_for
 from . import foreign_picklers
 
 __all__ = ["install", "main_is_there"]
@@ -119,7 +120,7 @@ class _Installed:
     """Stands, in what a process is started with, for the same changes there: a fork would have them."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return restore.install_in_worker, (ENGINE,)
+        return restore.install_in_worker, tuple(sorted({ENGINE, *asked_for()}))
 
 
 def _reduce_process(theirs: Callable[..., Any], process: Any, protocol: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import Final
 import torch.distributed.rpc.internal as internal
 
 from ..changes import Changes
+from ..entries import foreign
 from ..pickler import Pickler
 from ..unpickler import Unpickler
 
@@ -28,6 +29,6 @@ def install(changes: Changes) -> None:
         changes.set_attribute(ENGINE, internal, name, ours, where=f"torch.distributed.rpc.internal.{name}")
     table = internal._internal_rpc_pickler._dispatch_table
     for cls, reducer in list(copyreg.dispatch_table.items()):
-        if cls not in table:
+        if cls not in table and foreign(reducer) is reducer:  # our own entries come by themselves
             where = f"torch.distributed.rpc.internal._internal_rpc_pickler._dispatch_table[{cls.__qualname__}]"
             changes.set_item(ENGINE, table, cls, reducer, where=where)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from importlib import import_module
 from typing import NoReturn
 
 from ..errors import UnpicklingError
@@ -24,10 +23,10 @@ def raise_error(error: pickle.PicklingError) -> NoReturn:
 
 def install_in_worker(*engines: str) -> None:
     """Install safepickle in a process that one with safepickle has started."""
-    from ..changes import Changes
     from ..engines import MODULES
+    from ..installation import install
 
     for engine in engines:
         if engine not in MODULES:
             raise UnpicklingError(f"malformed pickle: {engine!r} is no engine")
-        import_module(MODULES[engine]).install(Changes())
+    install(*engines)

@@ -43,7 +43,7 @@ def make(i):
 """
 
 
-def script(body, define="", install="    engine.install(Changes())", **options):
+def script(body, define="", install="    safepickle.install('joblib')", **options):
     options.setdefault("timeout", 110)
     environment = {"OMP_NUM_THREADS": "1", "LOKY_MAX_CPU_COUNT": "2", **options.pop("env", {})}
     code = f"{HEAD}\n{define}\nif __name__ == '__main__':\n{install}\n{body}"
@@ -53,8 +53,7 @@ def script(body, define="", install="    engine.install(Changes())", **options):
 @pytest.mark.parametrize("backend", ["loky", "multiprocessing"])
 def test_locks_and_lambdas_go_there_and_come_back(backend):
     assert script(f"""
-    from safepickle.engines import multiprocessing as processes
-    processes.install(Changes())
+    safepickle.install("multiprocessing")
     with Parallel(2, backend={backend!r}) as parallel:
         for obj in parallel(delayed(use)(Local(3)) for _ in range(3)):
             use(obj)

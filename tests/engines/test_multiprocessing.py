@@ -21,8 +21,6 @@ HEAD = """
 import multiprocessing, pickle, sys, threading, time, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # of fork in a process with threads
 import safepickle
-from safepickle.changes import Changes
-from safepickle.engines import multiprocessing as engine
 METHOD = sys.argv[1]
 
 def make():
@@ -44,8 +42,7 @@ def bad():
     return {"model": [threading.current_thread()]}
 """
 INSTALL = """
-    changes = Changes()
-    engine.install(changes)
+    safepickle.install("multiprocessing")
     context = multiprocessing.get_context(METHOD)
 """
 
@@ -194,7 +191,7 @@ def test_functions_and_classes_of_the_script_go_by_name(method):
 def test_without_a_script_that_runs_again_they_go_by_value(method):
     assert run_python(f"""
 {HEAD}
-engine.install(Changes())
+safepickle.install("multiprocessing")
 context = multiprocessing.get_context(METHOD)
 FACTOR = 14
 def work(x):
@@ -218,7 +215,7 @@ def test_without_a_script_a_fork_has_what_is_in_main():
     """So nothing is sent again, and a function sees what an initializer has put there."""
     assert run_python(f"""
 {HEAD}
-engine.install(Changes())
+safepickle.install("multiprocessing")
 context = multiprocessing.get_context(METHOD)
 class Unsendable:
     def __reduce__(self):
@@ -463,12 +460,48 @@ def test_a_worker_that_dies_breaks_an_executor():
     """, "spawn", define=define) == "broken\n"  # fmt: skip
 
 
+# -- in the workers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+def test_workers_have_what_their_parent_has_until_it_is_taken_back(method):
+    assert script("""
+    for name in ("joblib", "torch.distributed"):  # these wait for their import
+        safepickle.install(name)
+    with context.Pool(1) as pool:
+        print(pool.apply(asked_for), pool.apply(is_adopted))
+    safepickle.uninstall()
+    with context.Pool(1) as pool:
+        print(pool.apply(asked_for), pool.apply(is_adopted))
+    """, method, define="""
+from safepickle.installation import asked_for
+def is_adopted():
+    from multiprocessing.reduction import ForkingPickler
+    return hasattr(ForkingPickler, "reducer_override")
+""") == "('joblib', 'multiprocessing', 'torch.distributed') True\n() False\n"  # fmt: skip
+
+
+def test_an_initializer_installs_in_workers_of_a_parent_that_has_not():
+    assert script("""
+    from concurrent.futures import ProcessPoolExecutor
+    with ProcessPoolExecutor(1, mp_context=context, initializer=safepickle.install_worker) as executor:
+        print(executor.submit(make).result(30).scale(14))
+    from multiprocessing.managers import SyncManager
+    manager = SyncManager(ctx=context)
+    manager.start(initializer=safepickle.install_worker)
+    print(manager.Queue().qsize())
+    manager.shutdown()
+    """, "spawn", install="    context = multiprocessing.get_context(METHOD)") == "42\n0\n"  # fmt: skip
+
+
 # -- taken back --------------------------------------------------------------------------------------------------------
 
 
 def test_uninstalling_puts_everything_back():
     assert script("""
     import multiprocessing.queues, multiprocessing.pool, multiprocessing.process
+    from safepickle.changes import Changes
+    from safepickle.engines import multiprocessing as engine
     from multiprocessing.reduction import ForkingPickler
     places = [ForkingPickler, multiprocessing.queues.Queue, multiprocessing.pool.Pool, multiprocessing.pool,
               multiprocessing.process.BaseProcess]

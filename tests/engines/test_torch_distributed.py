@@ -63,7 +63,7 @@ def two_ranks(body, **options):
 def test_payloads_go_through_all_object_collectives_both_ways():
     printed = two_ranks("""
 def main(rank):
-    engine.install(Changes())
+    safepickle.install("torch.distributed")
     other = 1 - rank
     for source in (0, 1):
         objects = [make(name) for name in NAMES] if rank == source else [None] * len(NAMES)
@@ -122,7 +122,7 @@ def test_checked_raises_on_every_rank_and_all_can_go_on(installed):
     printed = two_ranks(f"""
 def main(rank):
     if {installed}:
-        engine.install(Changes())
+        safepickle.install("torch.distributed")
     start = time.monotonic()
     for culprits in ((0,), (1,), (0, 1)):
         objects = [1, bad()] if rank in culprits else [None, None]
@@ -150,7 +150,7 @@ def main(rank):
 def test_checked_names_the_rank_and_what_was_said():
     printed = two_ranks("""
 def main(rank):
-    engine.install(Changes())
+    safepickle.install("torch.distributed")
     try:
         engine.checked([bad()] if rank == 1 else [None])
     except pickle.PicklingError as error:
@@ -166,7 +166,7 @@ def main(rank):
 def test_checked_does_not_read_large_contents():
     printed = two_ranks("""
 def main(rank):
-    engine.install(Changes())
+    safepickle.install("torch.distributed")
     payload = {"weights": torch.zeros(2**28, dtype=torch.uint8)}
     import resource
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -178,11 +178,10 @@ def main(rank):
 
 RPC = """
 import torch.distributed.rpc as rpc
-from safepickle.engines import torch_rpc
 
 def start(rank, path):
     options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{path}", rpc_timeout=60, _transports=["uv"])
-    torch_rpc.install(Changes())
+    safepickle.install("torch.distributed.rpc")
     rpc.init_rpc(f"worker{rank}", rank=rank, world_size=2, rpc_backend_options=options)
 
 def use(payload):

@@ -26,9 +26,7 @@ from tests.engines.payloads import check, check_and_return, make
 METHOD = sys.argv[1]
 """
 INSTALL = """
-    from safepickle.changes import Changes
-    from safepickle.engines import multiprocessing as engine
-    engine.install(Changes())
+    safepickle.install("multiprocessing")
     context = torch.multiprocessing.get_context(METHOD)
     context.set_forkserver_preload(["tests.engines.payloads"])  # which saves each worker the import of torch
 """
@@ -112,7 +110,7 @@ def sums(loader):
 def test_a_loader_takes_lambdas_and_its_items_hold_kernels(method):
     assert script("""
     loader = DataLoader(Data(), batch_size=2, num_workers=2, multiprocessing_context=METHOD, persistent_workers=True,
-                        collate_fn=lambda batch: torch.stack(batch) + 1, worker_init_fn=lambda i: None)
+                        collate_fn=lambda batch: torch.stack(batch) + 1, worker_init_fn=safepickle.install_worker)
     print(sums(loader), sums(loader))
     batch = next(iter(loader))
     print(batch.is_shared())
