@@ -48,12 +48,13 @@ if _TYPE_CHECKING:
     from .installation import uninstall as uninstall
     from .reports import Report as Report
     from .reports import explain as explain
+    from .sealing import seal as seal
 
 #: What is imported when it is first asked for: pickling and copying do not need it.
 _LATER = {
     "CheckError": "checks", "Checked": "checks", "check": "checks", "digest": "digests", "Report": "reports",
     "explain": "reports", "Installation": "installation", "install": "installation", "install_worker": "installation",
-    "installed": "installation", "uninstall": "installation",
+    "installed": "installation", "seal": "sealing", "uninstall": "installation",
 }  # fmt: skip
 
 
@@ -90,6 +91,7 @@ __all__ = [
     "installed",
     "register",
     "rule_for",
+    "seal",
     "uninstall",
     "unregister",
 ]

@@ -181,8 +181,12 @@ def read_pickle(file: BinaryIO, size: int, progress: Callable[[int], None] | Non
     Returns:
         What was found; ``problem`` is set where the pickle is malformed.
     """
-    machine = _Machine(file, size)
-    found = machine.anatomy
+    return follow(_Machine(file, size), progress)
+
+
+def follow(machine: _Machine, progress: Callable[[int], None] | None) -> Anatomy:
+    """Run the stack machine to the end of its pickle, or to where that makes no sense."""
+    found, file = machine.anatomy, machine.file
     found.start = file.tell()
     try:
         machine.run(progress)
@@ -207,6 +211,8 @@ class _Machine:
         self.memo: dict[int, Node] = {}
         self.done = False
         self.kept = 0
+        self.buffers: list[Node] = []  # those that are out of band
+        self.depth = 0  # in how many sealed objects this pickle is
 
     def run(self, progress: Callable[[int], None] | None) -> None:
         opcodes: dict[str, Any] = vars(pickletools)["code2op"]
@@ -231,7 +237,8 @@ class _Machine:
             return None
         if opcode.arg.n == pickletools.UP_TO_NEWLINE:
             lines = [_line(self.file) for _ in range(2 if opcode.name in ("GLOBAL", "INST") else 1)]
-            return [line.decode("utf-8", "replace") for line in lines]
+            encoding = "raw-unicode-escape" if opcode.name == "UNICODE" else "utf-8"
+            return [line.decode(encoding, "replace") for line in lines]
         data = _exactly(self.file, opcode.arg.n)
         return opcode.arg.reader(io.BytesIO(data))
 
@@ -346,6 +353,30 @@ class _Machine:
         self.anatomy.calls[function.name or function.kind] += 1
         self.anatomy.nodes.append(node)
         self.push(node)
+        place = _SEALS.get(function.name or "")
+        if place is not None:
+            self._look_inside(node, *(*arguments[place : place + 2], None, None)[:2])
+
+    def _look_inside(self, node: Node, data: Node | None, buffers: Node | None) -> None:
+        """What is in the pickle that a sealed object carries is in this one, too."""
+        after = self.file.tell()
+        try:
+            inner = _nested(self.file, data, self.depth + 1)
+        finally:
+            self.file.seek(after)
+        if isinstance(inner, str):
+            self.anatomy.problem = self.anatomy.problem or f"at byte {node.start}: {inner}"
+            return
+        found = inner.anatomy
+        if found.problem is not None:
+            self.anatomy.problem = self.anatomy.problem or f"in the sealed object at byte {node.start}: {found.problem}"
+        for outside, inside in zip(buffers.children if buffers is not None else (), inner.buffers, strict=False):
+            inside.start, inside.end = outside.start, outside.end
+        self.anatomy.globals.update(found.globals)
+        self.anatomy.calls.update(found.calls)
+        self.anatomy.nodes.extend(found.nodes)
+        self.anatomy.opcodes += found.opcodes
+        node.state = found.root
 
     def on_reduce(self, argument: None) -> None:
         arguments, function = self.pop(), self.pop()
@@ -482,9 +513,37 @@ class _Machine:
 
     def on_next_buffer(self, argument: None) -> None:
         self.push(Node("bytes", "out of band", start=self.position))
+        self.buffers.append(self.top())
 
     def on_readonly_buffer(self, argument: None) -> None:
         self.top()
+
+
+#: Functions whose calls carry a pickle, and which argument it is; the next one has its buffers.
+_SEALS: Final = {"safepickle.sealing.unseal": 0, "safepickle.sealing.sealed": 1}
+#: How many sealed objects in one another are looked into.
+_MOST_SEALS: Final = 20
+
+
+def _nested(file: BinaryIO, data: Node | None, depth: int) -> _Machine | str:
+    """What followed the pickle that an argument is; a text, why not."""
+    if data is None or depth > _MOST_SEALS:
+        return "a sealed object without a pickle" if data is None else "too many sealed objects in one another"
+    if data.kind == "call" and data.name == "_codecs.encode" and data.children:  # bytes, below protocol 3
+        text = data.children[0].value
+        encoded = text.encode("latin-1", "replace") if isinstance(text, str) else b""
+        if not encoded or len(text) >= KEEP_TEXT:
+            return "a sealed object that is too large to be looked into at this protocol"
+        stream: BinaryIO = io.BytesIO(encoded)
+    elif data.kind == "bytes" and isinstance(data.value, tuple):
+        file.seek(data.end - data.value[1])
+        stream = io.BytesIO(file.read(data.value[1]))
+    else:
+        return "a sealed object whose pickle is not here"
+    machine = _Machine(stream, len(stream.getbuffer()))  # type: ignore[attr-defined]
+    machine.depth = depth
+    follow(machine, None)
+    return machine
 
 
 #: Functions that give an object its state: (function, object, state).

@@ -218,6 +218,8 @@ def migrate_file(source: Path, names: Names, target: Path) -> int:
     document = read_file(source)
     if document.problem:
         raise Malformed(document.problem)
+    if any(name.startswith("safepickle.sealing.") for found in document.pickles for name in found.globals):
+        raise Malformed("it holds a sealed object, whose pickle is not rewritten: load it, and seal the object anew")
     if document.format == "torch (zip)":
         return _migrate_zip(source, names, target)
     return _migrate_stream(source, document, names, target)

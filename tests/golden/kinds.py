@@ -209,6 +209,14 @@ def check_locks(obj: Any) -> None:
     assert semaphore.acquire(timeout=1) and bounded.acquire(timeout=1) and barrier.parties == 2
 
 
+@kind("sealed")
+def check_sealed(obj: Any) -> None:
+    functions, rows = obj[:2], obj[2:]
+    assert functions[0]["add"](1) == functions[1].get()["add"](1) == 2
+    assert repr(functions[1]).startswith("<sealed builtins.dict, ")
+    assert rows[0].tolist() == rows[1].get().tolist() == list(range(4000))
+
+
 @kind("queues")
 def check_queues(obj: Any) -> None:
     fifo, simple, lifo = obj

@@ -10,6 +10,7 @@ the libraries.
 from __future__ import annotations
 
 import abc
+import array
 import collections
 import contextvars
 import dataclasses
@@ -396,6 +397,13 @@ def locks() -> Any:
         threading.Lock(), threading.RLock(), threading.Condition(), threading.Event(), threading.Semaphore(2),
         threading.BoundedSemaphore(2), threading.Barrier(2),
     ]  # fmt: skip
+
+
+@makes("sealed")
+def sealed() -> Any:
+    rows = array.array("d", range(4000))
+    parts = ({"add": lambda x: x + 1}, memoryview(rows))
+    return [safepickle.seal(part, lazy) for part in parts for lazy in (False, True)]
 
 
 @makes("queues")
