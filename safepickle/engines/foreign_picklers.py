@@ -152,9 +152,7 @@ class Run:
 
     def close(self) -> None:
         """The dump is over: what it remembers is let go at once, not when the garbage collector finds the circle."""
-        self.known.clear()
-        for name in ("_by_value", "_root", "reducer_override"):
-            self.__dict__.pop(name, None)
+        self.__dict__.clear()
 
     def _find(self, cls: type) -> Callable[[Any], Any] | None:
         answer = self._answer_for(cls)

@@ -210,7 +210,8 @@ def _error_of_sender(error: BaseException) -> PicklingError:
 
 
 def _pool_worker(theirs: Callable[..., Any], tasks: Any, *arguments: Any, **options: Any) -> Any:
-    return theirs(_Tasks(tasks), *arguments, **options)
+    in_process = hasattr(tasks, "_reader")  # the threads of a ThreadPool have a queue without a pipe
+    return theirs(_Tasks(tasks) if in_process else tasks, *arguments, **options)
 
 
 class _Tasks:

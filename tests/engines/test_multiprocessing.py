@@ -426,6 +426,28 @@ def refuse(where):
     assert printed == "not here\n[1]\n"
 
 
+def test_pools_of_threads_are_as_before():
+    assert script("""
+    from multiprocessing.pool import ThreadPool
+    with ThreadPool(2) as pool:
+        lock = threading.Lock()
+        print(pool.map(abs, [-1, 2]), pool.apply(lambda: lock) is lock)
+    """, "spawn") == "[1, 2] True\n"  # fmt: skip
+
+
+def test_a_process_that_cannot_be_started_names_the_path():
+    assert script("""
+    try:
+        context.Process(target=use, args=(bad(),)).start()
+    except pickle.PicklingError as error:
+        print(error.path)
+    process = context.Process(target=use, args=(make(),))
+    process.start()
+    process.join(30)
+    print(process.exitcode)
+    """, "spawn") == "obj._args[0]['model'][0]\n0\n"  # fmt: skip
+
+
 def test_an_exception_with_arguments_of_its_own_comes_back():
     """Loading it as the standard library does raises in the thread that waits for results, and nobody gets any."""
     define = """
