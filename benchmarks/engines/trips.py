@@ -124,7 +124,8 @@ def first_line(error: BaseException) -> str:
     name = cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = f"{name}: {lines[0]}" if lines else name
-    text = re.sub(r"0x[0-9a-f]{6,}", "0x..", text)
+    text = re.sub(r"0x[0-9a-f]{6,}", "0x..", re.sub(r"\x1b\[[0-9;]*m", "", text))
+    text = re.sub(r"\bpid=\d+", "pid=..", text)
     return text if len(text) <= _MOST else text[: _MOST - 3] + "..."
 
 

@@ -1,12 +1,7 @@
-"""How do tests start a cluster of Dask whose scheduler is a process of its own, and stop it?
-
-Importing Dask tells ``copyreg`` about every exception class that there is (tblib does). Other tests in this process
-must not notice, so the entries are taken away at once; :func:`exceptions_as_dask_has_them` puts them back for a while.
-"""
+"""How do tests and benchmarks start a cluster of Dask whose scheduler is a process of its own, and stop it?"""
 
 from __future__ import annotations
 
-import copyreg
 import os
 import signal
 import subprocess
@@ -16,20 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.helpers import REPOSITORY
 
-__all__ = ["Cluster", "cluster", "exceptions_as_dask_has_them"]
-
-pytest.importorskip("distributed")
-tblib = pytest.importorskip("tblib.pickling_support")
-
-_OF_TBLIB = {
-    cls: copyreg.dispatch_table.pop(cls)
-    for cls, reducer in list(copyreg.dispatch_table.items())
-    if getattr(reducer, "func", reducer) in (tblib.pickle_exception, tblib.pickle_traceback)
-}
+__all__ = ["Cluster", "cluster"]
 
 _BOTH = ("--host", "127.0.0.1", "--no-dashboard")
 
@@ -76,18 +60,6 @@ class Cluster:
                     start_new_session=True,
                 )
             )
-
-
-@contextmanager
-def exceptions_as_dask_has_them() -> Iterator[None]:
-    """For the length of a ``with`` statement ``copyreg`` is as Dask has left it; what is added to it meanwhile goes."""
-    before = dict(copyreg.dispatch_table)
-    copyreg.dispatch_table.update(_OF_TBLIB)
-    try:
-        yield
-    finally:
-        copyreg.dispatch_table.clear()
-        copyreg.dispatch_table.update(before)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copyreg
 import socket
 import sys
 import threading
@@ -13,6 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 distributed = pytest.importorskip("distributed")
+tblib = pytest.importorskip("tblib.pickling_support")
 
 import dask
 import dask.array
@@ -24,7 +26,7 @@ import safepickle
 from safepickle.changes import Changes
 from safepickle.engines import dask as adapter
 from tests.engines import payloads, sharing
-from tests.engines.dask_clusters import cluster, exceptions_as_dask_has_them
+from tests.engines.dask_clusters import cluster
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending large graph", "ignore:.*diagnostics dashboard")
 
@@ -32,10 +34,22 @@ LIMIT = 30  # seconds for one task; most take a hundredth of one
 KINDS = ["kernel", "lambda", "lock", "small"]
 
 
+#: What Dask's import told ``copyreg`` about every exception class that there was. Other tests must not notice.
+OF_TBLIB = {
+    cls: copyreg.dispatch_table.pop(cls)
+    for cls, reducer in list(copyreg.dispatch_table.items())
+    if getattr(reducer, "func", reducer) in (tblib.pickle_exception, tblib.pickle_traceback)
+}
+
+
 @pytest.fixture(scope="module", autouse=True)
 def exceptions():
-    with exceptions_as_dask_has_them():
-        yield
+    """``copyreg`` as Dask has left it, and as it was again when these tests are over."""
+    before = dict(copyreg.dispatch_table)
+    copyreg.dispatch_table.update(OF_TBLIB)
+    yield
+    copyreg.dispatch_table.clear()
+    copyreg.dispatch_table.update(before)
 
 
 @pytest.fixture(scope="module")
