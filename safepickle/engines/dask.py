@@ -266,11 +266,13 @@ def serialize(
     """In place of ``distributed.protocol.serialize.serialize``, with its arguments.
 
     Torch modules and tensors, and collections that hold anything but arrays, go whole, by pickle; what is of Dask's own
-    making goes as before, and so does everything where the caller has excluded pickle.
+    making goes as before, and so does everything where the caller has excluded pickle. Where the caller prefers a
+    family of somebody else's, such as ``"cuda"``, collections with a single array in them go as before, too.
     """
     value = x.data if type(x) is Serialize else x
-    by = "pickle" if serializers is None else next((name for name in serializers if name in (FAMILY, "pickle")), None)
-    if by is None or not _goes_whole(value):
+    names = ("dask", "pickle") if serializers is None else tuple(serializers)
+    by = next((name for name in names if name in (FAMILY, "pickle")), None)
+    if by is None or not _goes_whole(value, {*names[: names.index(by)]} <= {"dask"}):
         return _serialize_as_dask(x, serializers, on_error, context, iterate_collection)
     return _serialize_as_dask(value, (by,), on_error, context, False)
 
@@ -283,7 +285,8 @@ _WHOLE: Final = "what the rest may refer to: pickled with it"
 _BY_DASK: Final = "what has a serializer of its own in Dask"
 
 
-def _goes_whole(value: Any) -> bool:
+def _goes_whole(value: Any, mixed: bool) -> bool:
+    """Whether pickle keeps what the others lose. ``mixed``: also for what of it the others can do."""
     cls = type(value)
     if cls not in _CONTAINERS:
         return _kind(cls) is _WHOLE and not _is_small_view(value)
@@ -294,7 +297,7 @@ def _goes_whole(value: Any) -> bool:
         parts = list(container.values()) if type(container) is dict else container
         for cls in set(map(type, parts)).difference(kinds):
             kinds[cls] = _ATOM if cls in _CONTAINERS else _kind(cls)
-            if kinds[cls] is _WHOLE:
+            if kinds[cls] is _WHOLE and mixed:
                 return True
         for part in parts:
             if type(part) in _CONTAINERS and id(part) not in seen:

@@ -30,7 +30,7 @@ from tests.engines.dask_clusters import cluster
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending large graph", "ignore:.*diagnostics dashboard")
 
-LIMIT = 30  # seconds for one task; most take a hundredth of one
+LIMIT = 60  # seconds for one task; most take a hundredth of one, the first imports torch
 KINDS = ["kernel", "lambda", "lock", "small"]
 
 
@@ -497,6 +497,16 @@ def read_only_dask(header, frames):
 def test_a_caller_that_excludes_pickle_gets_none(installed):
     header, _ = serialize([threading.Lock()], serializers=("msgpack",), on_error="message", iterate_collection=False)
     assert header == {"serializer": "error"}
+
+
+def test_a_family_that_is_preferred_gets_collections_with_what_it_may_know(installed):
+    preferred = ("cuda", "dask", "pickle")
+    header, _ = serialize(to_serialize([numpy.arange(5), threading.Lock()]), serializers=preferred)
+    assert [part["serializer"] for part in header["sub-headers"]] == ["dask", "pickle"]
+    header, frames = serialize(to_serialize(sharing.trained()), serializers=preferred)
+    assert header["serializer"] == "pickle" and sharing.steps(deserialize(header, frames))
+    header, _ = serialize(to_serialize([numpy.arange(5), threading.Lock()]))
+    assert header["serializer"] == "pickle"
 
 
 # -- the family --------------------------------------------------------------------------------------------------------
