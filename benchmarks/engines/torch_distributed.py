@@ -57,7 +57,12 @@ class _Peer:
         """Broadcast it from there."""
         self.pipe.send(name)
         objects = [None]
-        dist.broadcast_object_list(objects, src=1)
+        try:
+            dist.broadcast_object_list(objects, src=1)
+        except RuntimeError as error:
+            if "Connection closed by peer" not in str(error):
+                raise
+            raise RuntimeError("[...] Connection closed by peer [...]: the other rank has raised and ended") from error
         return objects[0]
 
 

@@ -54,13 +54,26 @@ def _as_leaf(obj: Any) -> tuple[Any, ...]:
 
 
 class _LookOnly:
-    """The engine's table, its own entries without their effects."""
+    """The engine's table, its own entries without their effects.
+
+    After a failure the first object that the pickler has not got behind it may be the culprit, and is asked once more.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
+        self._done: Any = None
+
+    def failed(self) -> None:
+        """The dump has failed: what follows looks for the culprit."""
+        memo = self._run.memo
+        self._done = {} if memo is None else memo.copy()
 
     def __getitem__(self, cls: type) -> Any:
-        return _as_leaf if self._run.is_engines_own(cls) else self._run.table[cls]
+        reducer = self._run.table[cls]
+        if not self._run.is_engines_own(cls):
+            return reducer
+        done = self._done
+        return _as_leaf if done is None else lambda obj: (_as_leaf if id(obj) in done else reducer)(obj)
 
 
 class Run:
@@ -275,6 +288,7 @@ def _dump(theirs: Callable[[Any, Any], Any], make: Callable[..., Run]) -> Callab
         except RecursionError:
             raise
         except Exception as error:
+            run.dispatch_table.failed()
             translated = translate_pickling_error(error, obj, run)
             if translated is error:
                 raise

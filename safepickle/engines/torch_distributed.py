@@ -4,8 +4,8 @@ The object collectives (``broadcast_object_list``, ``all_gather_object``, ``gath
 ``send_object_list``) pickle with two names of their module, made to be set: :func:`install` sets them to
 :class:`safepickle.Pickler` and :class:`safepickle.Unpickler`. What is sent is a plain pickle, so only senders need it.
 
-A rank that cannot pickle its object raises and is gone, while the others wait for it until the group's time is up.
-:func:`checked` asks first, on all ranks: then all of them raise.
+A rank that cannot pickle its object raises before it sends anything, while the others wait for it until the group's
+time is up, or its process has ended. :func:`checked` asks first, on all ranks: then all of them raise.
 """
 
 from __future__ import annotations

@@ -175,6 +175,18 @@ def test_a_reducer_of_the_engine_is_not_called_again_to_find_the_path():
     assert len(calls) == 1
 
 
+def test_an_object_that_the_engines_reducer_refuses_is_found():
+    def refuse(point):
+        if point.x == 2:
+            raise RuntimeError("not this point")
+        return from_table, (point.x,)
+
+    with pytest.raises(RuntimeError, match="not this point") as caught:
+        sent(adopted(Foreign, entries={Point: refuse}), {"points": [Point(1), Point(2), Point(3)]})
+    assert isinstance(caught.value, pickle.PicklingError)
+    assert caught.value.path == "obj['points'][1]"
+
+
 def test_a_weak_reference_leads_to_the_copy_of_what_is_in_the_same_pickle():
     calls = []
 
