@@ -16,7 +16,7 @@ pytest.importorskip("rich")
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from benchmarks.engines import PAYLOADS, entries, proof, tables, trips
+from benchmarks.engines import PAYLOADS, entries, processes, proof, tables, trips
 
 
 class Right:
@@ -112,6 +112,16 @@ def _alive(pid):
         return False
     with open(f"/proc/{pid}/stat", encoding="utf-8") as file:
         return file.read().rpartition(")")[2].split()[0] != "Z"
+
+
+def test_the_work_of_processes_below_is_counted_while_they_run_and_afterwards():
+    code = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True)\ninput()"
+    before = processes.cpu_seconds()
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child.stdout.readline()
+    assert 0.4 < processes.cpu_seconds() - before < 5
+    child.communicate(b"\n")
+    assert 0.4 < processes.cpu_seconds() - before < 5
 
 
 def line(**changes):

@@ -17,7 +17,7 @@
     ``bytes``
         how much was sent there, where it arrived; ``None`` where that is not known.
     ``seconds``
-        one trip there and back, where both work; else ``None``.
+        CPU time of one trip there and back in all processes, where both directions work; else ``None``.
 
     It runs in a process of its own that is killed, with all that it has started, when its time is up.
     :func:`benchmarks.engines.trips.trip` does the measuring, and most entries are a call of it.
@@ -39,7 +39,7 @@ PAYLOADS = {
 #: With ``--quick``: a tensor of some kilobytes.
 QUICK = {**PAYLOADS, "tensor": "tests.engines.payloads:small"}
 
-_NOT_ENTRIES = {"__main__", "cell", "proof", "tables", "trips"}
+_NOT_ENTRIES = {"__main__", "cell", "processes", "proof", "tables", "trips"}
 
 
 def entries() -> list[str]:

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common import REPOSITORY
+from .processes import descendants
 from .trips import HANGS, WORKS
 
 __all__ = ["Cell", "Line", "about", "missing", "prove"]
@@ -33,7 +34,7 @@ class Cell:
     Attributes:
         there, back: ``"works"``, ``"hangs"``, ``"silently ..."`` or the first line of an exception.
         bytes: how much was sent there.
-        seconds: the fastest trip there and back of each process that was run.
+        seconds: CPU seconds of a trip there and back, in each process that was run.
     """
 
     there: str
@@ -156,7 +157,7 @@ def _cell(found: dict[str, Any], status: int | None, last_words: str) -> Cell:
 
 def _end(child: subprocess.Popen[bytes]) -> None:
     """Kill a process and all that it has started, in its group or out of it."""
-    below = _descendants(child.pid)
+    below = descendants(child.pid)
     try:
         os.killpg(child.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -167,18 +168,3 @@ def _end(child: subprocess.Popen[bytes]) -> None:
         except (ProcessLookupError, PermissionError):
             pass
     child.wait()
-
-
-def _descendants(root: int) -> list[int]:
-    """The processes below one, where /proc says so."""
-    parents: dict[int, list[int]] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            after_name = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents.setdefault(int(after_name[1]), []).append(int(folder.name))
-    found = [root]
-    for pid in found:
-        found += parents.get(pid, [])
-    return found[1:]
