@@ -19,6 +19,7 @@ import operator
 import sys
 import types
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
@@ -26,7 +27,7 @@ from ._native import core, why_python
 from .entries import foreign_entry
 from .errors import CopyError, check_reduced, reducer_failed, translate_copy_error
 from .reachability import Plan
-from .references import find
+from .references import find, static_vars
 from .registry import Registry, Rule, Share, default_registry, known_by_identity
 
 __all__ = ["copy", "deepcopy", "replace"] if hasattr(_stdlib, "replace") else ["copy", "deepcopy"]
@@ -423,6 +424,8 @@ def _handler_for(cls: type, registry: Registry) -> Callable[[Any, Memo, Any], An
 
     def by_rules(x: Any, memo: Memo, handlers: _Handlers) -> Any:
         for rule in rules:
+            if rule.concerns and not _is_concerned(x, rule.concerns):
+                continue
             y = _apply(rule, x, memo, handlers)
             if y is not NotImplemented:
                 return y
@@ -430,6 +433,16 @@ def _handler_for(cls: type, registry: Registry) -> Callable[[Any, Memo, Any], An
 
     by_rules.rules = rules  # type: ignore[attr-defined]
     return by_rules
+
+
+def _is_concerned(x: Any, names: tuple[str, ...]) -> bool:
+    """Whether an object has one of the attributes by which a rule sees that it has something to say."""
+    attributes = static_vars(x)
+    for name in names:
+        value = attributes.get(name)
+        if value is not None and (value or type(value) not in (dict, OrderedDict)):
+            return True
+    return False
 
 
 def _apply(rule: Rule, x: Any, memo: Memo, handlers: _Handlers) -> Any:

@@ -102,6 +102,8 @@ class Rule(NamedTuple):
             object.
         only: for a rule with ``subclasses``, says of a type whether the rule reaches it.
         pickles_only: ``reduce`` does not serve copies.
+        concerns: names of attributes. Where an object has none of them, or what it has is ``None`` or an empty
+            dictionary, the rule declines, and a copier need not ask it. Empty: it has to be asked.
     """
 
     target: str
@@ -115,6 +117,7 @@ class Rule(NamedTuple):
     methods: Reducer | None = None
     only: Callable[[type], bool] | None = None
     pickles_only: bool = False
+    concerns: tuple[str, ...] = ()
 
     def covers(self, verb: Verb) -> bool:
         """Whether the rule has anything to say about ``verb``. A reducer serves both; a copy function only copies."""
@@ -347,6 +350,7 @@ class Registry:
         methods: Reducer | None = None,
         only: Callable[[type], bool] | None = None,
         pickles_only: bool = False,
+        concerns: tuple[str, ...] = (),
     ) -> Rule:
         """As :meth:`register`, with everything a :class:`Rule` may have. Returns the rule."""
         self._check_target(target)
@@ -356,7 +360,9 @@ class Registry:
             if value is not None and not isinstance(value, Share) and not callable(value):
                 raise RegistrationError(f"cannot register {target!r}: {what} must be SHARE or callable, not {value!r}")
         name = _type_name(target) if isinstance(target, type) else target
-        rule = Rule(name, reduce, copy, subclasses, origin, with_pickler, shallow, summary, methods, only, pickles_only)
+        rule = Rule(
+            name, reduce, copy, subclasses, origin, with_pickler, shallow, summary, methods, only, pickles_only, concerns
+        )
         with _lock:
             self._forget_name(name)
             cls = target if isinstance(target, type) else _resolve_type(*_parse_name(target))

@@ -77,6 +77,7 @@ typedef enum {
     KIND_FROZENSET,
     KIND_BYTEARRAY,
     KIND_PLAIN,
+    KIND_STATEFUL, /* plain, but for methods that say what its state is */
     KIND_ORDERED_DICT,
     KIND_DEFAULT_DICT,
     KIND_RULES,
@@ -90,7 +91,10 @@ typedef struct {
     int has_dict;
     Kind kind;
     PyObject *rules;      /* KIND_RULES: a tuple of (mode, rule) */
+    PyObject *state;      /* KIND_STATEFUL: what the class says, see plans._state_of_plain */
     Kind fallback;        /* KIND_RULES: what serves when every rule declines */
+    Kind otherwise;       /* KIND_RULES: what serves where no rule has anything to say about an object, or KIND_UNKNOWN */
+    PyObject *concerns;   /* KIND_RULES: the attributes that tell; a tuple, or NULL */
     Py_ssize_t *offsets;  /* KIND_PLAIN: where the slots are */
     Py_ssize_t slots;
 } Plan;
@@ -124,7 +128,53 @@ static PyObject *dispatch_table;     /* copyreg.dispatch_table */
 static PyObject *entry_type;         /* entries.Entry */
 static PyObject *foreign_function;   /* entries.foreign(reducer) */
 static PyObject *empty_tuple;
-static PyObject *name_deepcopy, *name_append, *name_dict, *name_failed, *name_throw, *name_value, *name_reduce_ex, *name_default_factory, *number_four;
+static PyObject *name_deepcopy, *name_append, *name_dict, *name_failed, *name_throw, *name_value, *name_reduce_ex,
+    *name_default_factory, *name_getstate, *name_setstate, *number_four;
+
+/* ---- what is registered with copyreg ------------------------------------------------------------------------------------------- */
+
+/* A plan says what copyreg says about its type, so plans are made anew when that changes. */
+#if PY_VERSION_HEX >= 0x030c0000
+static int
+registered_changed(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyObject *value)
+{
+    rules_generation++;
+    return 0;
+}
+
+static int
+registered_watch(void)
+{
+    int watcher = PyDict_AddWatcher(registered_changed);
+    return watcher < 0 ? -1 : PyDict_Watch(watcher, dispatch_table);
+}
+
+static inline uint64_t
+generation_now(void)
+{
+    return rules_generation;
+}
+#else
+static uint64_t registered_version;
+
+static int
+registered_watch(void)
+{
+    registered_version = ((PyDictObject *)dispatch_table)->ma_version_tag;
+    return 0;
+}
+
+static inline uint64_t
+generation_now(void)
+{
+    uint64_t version = ((PyDictObject *)dispatch_table)->ma_version_tag;
+    if (version != registered_version) {
+        registered_version = version;
+        rules_generation++;
+    }
+    return rules_generation;
+}
+#endif
 
 /* ---- the memo ------------------------------------------------------------------------------------------------------------------ */
 
@@ -153,6 +203,7 @@ typedef struct Run {
     PlanTable *plans;
     PlanTable own_plans;
     Plan passing;         /* a plan that is not kept */
+    unsigned long pythons; /* how often Python code has begun to run: nothing learnt before is sure afterwards */
     int users;            /* calls that are at work on it, in several threads perhaps */
     int exposed;
     int collects;         /* the garbage collector was on before this run turned it off */
@@ -307,7 +358,7 @@ log_flush(Run *run)
 static inline void
 gc_pause(Run *run)
 {
-    if (!run->exposed && PyGC_Disable()) {
+    if (PyGC_Disable()) {
         run->collects = 1;
     }
 }
@@ -325,6 +376,7 @@ gc_resume(Run *run)
 static inline int
 python_begins(Run *run)
 {
+    run->pythons++;
     if (run->logged && log_flush(run) < 0) {
         return -1;
     }
@@ -427,6 +479,8 @@ static void
 plan_clear(Plan *plan)
 {
     Py_CLEAR(plan->rules);
+    Py_CLEAR(plan->state);
+    Py_CLEAR(plan->concerns);
     PyMem_Free(plan->offsets);
     memset(plan, 0, sizeof(Plan));
 }
@@ -503,9 +557,10 @@ plan_make(Plan *plan, PyTypeObject *type, PyObject *registry, int *kept)
     if (answer == NULL) {
         return -1;
     }
-    int kind, fallback, has_dict;
-    PyObject *rules, *members;
-    if (!PyArg_ParseTuple(answer, "iiipO!O!", &kind, &fallback, &has_dict, kept, &PyTuple_Type, &rules, &PyTuple_Type, &members)) {
+    int kind, fallback, otherwise, has_dict;
+    PyObject *rules, *concerns, *members, *state;
+    if (!PyArg_ParseTuple(answer, "iiiipO!O!O!O", &kind, &fallback, &otherwise, &has_dict, kept, &PyTuple_Type, &rules, &PyTuple_Type,
+                          &concerns, &PyTuple_Type, &members, &state)) {
         Py_DECREF(answer);
         return -1;
     }
@@ -513,10 +568,17 @@ plan_make(Plan *plan, PyTypeObject *type, PyObject *registry, int *kept)
     plan->type = type;
     plan->kind = (Kind)kind;
     plan->fallback = (Kind)fallback;
+    plan->otherwise = (Kind)otherwise;
     plan->has_dict = has_dict;
     if (PyTuple_GET_SIZE(rules) > 0) {
         Py_INCREF(rules);
         plan->rules = rules;
+    }
+    if (PyTuple_GET_SIZE(concerns) > 0) {
+        plan->concerns = Py_NewRef(concerns);
+    }
+    if (PyTuple_CheckExact(state)) {
+        plan->state = Py_NewRef(state);
     }
     int failed = plan_read_slots(plan, members);
     Py_DECREF(answer);
@@ -556,7 +618,7 @@ static inline Plan *
 plan_find(Run *run, PyTypeObject *type)
 {
     PlanTable *table = run->plans;
-    if (table->plans == NULL || table->generation != rules_generation) {
+    if (table->plans == NULL || table->generation != generation_now()) {
         return NULL;
     }
     size_t at = pointer_hash(type) & table->mask;
@@ -585,7 +647,7 @@ plan_ask(Run *run, PyTypeObject *type)
     /* Asking may load a library's rules or change the type, and so may another thread meanwhile: ask until nothing changes. */
     for (int attempt = 0; attempt < 4 && !current; attempt++) {
         unsigned int version = type_new_version(type, name_deepcopy);
-        uint64_t generation = rules_generation;
+        uint64_t generation = generation_now();
         if (plan_make(&fresh, type, run->registry, &kept) < 0) {
             plan_clear(&fresh);
             Py_DECREF(type);
@@ -593,10 +655,10 @@ plan_ask(Run *run, PyTypeObject *type)
             return NULL;
         }
         fresh.version = version;
-        current = generation == rules_generation && version == type_version(type);
+        current = generation == generation_now() && version == type_version(type);
     }
     PlanTable *table = run->plans;
-    if (table->generation != rules_generation) {
+    if (table->generation != generation_now()) {
         plans_clear(table);
         table->generation = rules_generation;
     }
@@ -1019,12 +1081,13 @@ is_unusual(PyObject *dict)
 }
 
 static PyObject *copy_by_protocol(Run *run, PyObject *x);
+static int set_state(Run *run, PyObject *y, PyObject *state, PyObject *setter);
 
-/* Give the copy its attributes. Where Python code has run, it may have given it some already. */
+/* Give the copy its attributes. Where Python code has run since it was made, it may have given it some already. */
 static int
-set_attributes(Run *run, PyObject *y, PyObject *attributes)
+set_attributes(Run *run, PyObject *y, PyObject *attributes, unsigned long before)
 {
-    if (!run->exposed) {
+    if (run->pythons == before && !run->exposed) {
         /* Not PyObject_GenericSetDict: it leaves the values that 3.13 keeps inside the object valid. */
         return PyObject_GenericSetAttr(y, name_dict, attributes);
     }
@@ -1037,45 +1100,211 @@ set_attributes(Run *run, PyObject *y, PyObject *attributes)
     return failed;
 }
 
-#define FEW_ATTRIBUTES 10
+#define FEW_ATTRIBUTES 24
 
-/* Copy the values of an instance's dictionary, in its order; `named` counts them. */
-static int
-copy_attributes(Run *run, PyObject *dict, PyObject **names, PyObject **values, Py_ssize_t *named)
+/* The same where a rule says how strings are copied. */
+static PyObject *
+copy_attributes_by_rules(Run *run, PyObject *dict, PyObject *dropped)
 {
-    Py_ssize_t position = 0, size = PyDict_GET_SIZE(dict);
-    PyObject *name, *value;
-    while (PyDict_Next(dict, &position, &name, &value)) {
-        if (*named == size) {
-            return changed_keys();
+    PyObject *kept = PyDict_Copy(dict), *copied = PyDict_New();
+    for (Py_ssize_t i = 0; kept != NULL && dropped != NULL && i < PyTuple_GET_SIZE(dropped); i++) {
+        if (PyDict_DelItem(kept, PyTuple_GET_ITEM(dropped, i)) < 0) {
+            PyErr_Clear();
         }
-        names[*named] = Py_NewRef(name);
-        values[*named] = copy_object(run, value);
-        if (values[(*named)++] == NULL) {
-            return -1;
+    }
+    if (kept == NULL || copied == NULL || copy_items(run, kept, copied) < 0) {
+        Py_CLEAR(copied);
+    }
+    Py_XDECREF(kept);
+    return copied;
+}
+
+/* A dictionary with the copies of an instance's attributes, in their order, without those that are dropped (a tuple, or NULL). */
+static PyObject *
+copy_attributes(Run *run, PyObject *dict, PyObject *dropped)
+{
+    Plan *of_names = plan_find(run, &PyUnicode_Type);
+    if (of_names == NULL || of_names->kind != KIND_ATOMIC) {
+        return copy_attributes_by_rules(run, dict, dropped);
+    }
+    Py_ssize_t size = PyDict_GET_SIZE(dict), count = 0, position = 0;
+    PyObject *few[2 * FEW_ATTRIBUTES], **names = few, *name, *value, *copied = NULL;
+    PyTypeObject *last = NULL;
+    unsigned long before = run->pythons;
+    int whole = 1;
+    if (size > FEW_ATTRIBUTES && (names = PyMem_Malloc(2 * size * sizeof(PyObject *))) == NULL) {
+        return PyErr_NoMemory();
+    }
+    PyObject **values = names + (names == few ? FEW_ATTRIBUTES : size);
+    Py_ssize_t seen = 0;
+    while (PyDict_Next(dict, &position, &name, &value)) {
+        if (seen++ == size) {
+            changed_keys();
+            goto done;
+        }
+        if (dropped != NULL) {
+            int drop = PySequence_Contains(dropped, name); /* strings: no Python code */
+            if (drop < 0) {
+                goto done;
+            }
+            if (drop) {
+                whole = 0;
+                continue;
+            }
+        }
+        names[count] = Py_NewRef(name);
+        values[count] = is_atomic(run, value, &last) ? Py_NewRef(value) : copy_object(run, value);
+        if (values[count++] == NULL) {
+            goto done;
         }
         if (PyDict_GET_SIZE(dict) != size) {
-            return changed_size();
+            changed_size();
+            goto done;
+        }
+    }
+    if (whole && run->pythons == before) { /* it is as it was: a clone takes the least time and memory */
+        copied = PyDict_Copy(dict);
+        position = count = 0;
+        while (copied != NULL && PyDict_Next(copied, &position, &name, &value)) {
+            if (values[count] != value && PyDict_SetItem(copied, name, values[count]) < 0) {
+                Py_CLEAR(copied);
+            }
+            count++;
+        }
+        count = seen;
+    }
+    else {
+        copied = PyDict_New();
+        for (Py_ssize_t i = 0; copied != NULL && i < count; i++) {
+            if (PyDict_SetItem(copied, names[i], values[i]) < 0) {
+                Py_CLEAR(copied);
+            }
+        }
+    }
+done:
+    for (Py_ssize_t i = 0; i < count; i++) {
+        Py_DECREF(names[i]);
+        Py_XDECREF(values[i]);
+    }
+    if (names != few) {
+        PyMem_Free(names);
+    }
+    return copied;
+}
+
+/* Whether an attribute where the class's __getattr__ looks has a __deepcopy__ in it, or may have. */
+static int
+finds_hook(PyObject *dict, PyObject *searched)
+{
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(searched); i++) {
+        PyObject *found = PyDict_GetItemWithError(dict, PyTuple_GET_ITEM(searched, i));
+        if (found == NULL) {
+            if (PyErr_Occurred()) {
+                return -1;
+            }
+            continue;
+        }
+        if (!PyDict_CheckExact(found) && Py_TYPE(found) != &PyODict_Type) {
+            return 1;
+        }
+        int hook = PyDict_GET_SIZE(found) ? PyDict_Contains(found, name_deepcopy) : 0;
+        if (hook) {
+            return hook;
         }
     }
     return 0;
 }
 
-/* y.__dict__[name] = value, without making the dictionary where there is none so far. */
 static int
-set_attribute(PyObject *y, PyTypeObject *type, PyObject *name, PyObject *value)
+has_all(PyObject *dict, PyObject *names)
 {
-    PyObject *found = _PyType_Lookup(type, name);
-    if (found == NULL || Py_TYPE(found)->tp_descr_set == NULL) {
-        return PyObject_GenericSetAttr(y, name, value);
+    int all = 1;
+    for (Py_ssize_t i = 0; all > 0 && i < PyTuple_GET_SIZE(names); i++) {
+        all = PyDict_Contains(dict, PyTuple_GET_ITEM(names, i));
     }
-    PyObject *dict = PyObject_GenericGetDict(y, NULL); /* a property or a slot has that name */
-    if (dict == NULL) {
+    return all;
+}
+
+/* y.__setstate__(state) */
+static int
+call_setstate(Run *run, PyObject *y, PyObject *state)
+{
+    if (python_begins(run) < 0) {
         return -1;
     }
-    int failed = PyDict_SetItem(dict, name, value);
+    PyObject *done = PyObject_CallMethodObjArgs(y, name_setstate, state, NULL);
+    Py_XDECREF(done);
+    python_ends(run);
+    return done == NULL ? -1 : 0;
+}
+
+/* As what x.__getstate__() returns says. */
+static PyObject *
+copy_by_getstate(Run *run, PyObject *x)
+{
+    if (python_begins(run) < 0) {
+        return NULL;
+    }
+    Py_INCREF(x);
+    PyObject *state = PyObject_CallMethodObjArgs(x, name_getstate, NULL);
+    PyObject *y = state == NULL ? NULL : PyBaseObject_Type.tp_new(Py_TYPE(x), empty_tuple, NULL);
+    if (y != NULL && (memo_set(run, x, y, 0) < 0 || (state != Py_None && set_state(run, y, state, Py_None) < 0))) {
+        PyObject *type, *value, *traceback;
+        PyErr_Fetch(&type, &value, &traceback);
+        PyObject *reduced = PyTuple_Pack(3, Py_TYPE(x), empty_tuple, state);
+        PyErr_Restore(type, value, traceback);
+        trace(x, reduced, NULL, NULL, NULL);
+        Py_XDECREF(reduced);
+        Py_CLEAR(y);
+    }
+    Py_XDECREF(state);
+    Py_DECREF(x);
+    python_ends(run);
+    return y;
+}
+
+static PyObject *
+copy_stateful(Run *run, PyObject *x, Plan *plan, int alone)
+{
+    int calls_getstate = PyTuple_GET_ITEM(plan->state, 0) == Py_True;
+    int calls_setstate = PyTuple_GET_ITEM(plan->state, 1) == Py_True;
+    PyObject *dropped = PyTuple_GET_ITEM(plan->state, 2), *complete = PyTuple_GET_ITEM(plan->state, 3);
+    PyObject *searched = PyTuple_GET_ITEM(plan->state, 4), *dict = NULL;
+    if (plan->has_dict) {
+        dict = PyObject_GenericGetDict(x, NULL);
+        if (dict == NULL) {
+            return NULL;
+        }
+        /* Where it is empty the interpreter has its own idea of what the state is. */
+        int odd = is_unusual(dict) || PyDict_GET_SIZE(dict) == 0 ? 1 : finds_hook(dict, searched);
+        if (odd) {
+            Py_DECREF(dict);
+            return odd < 0 ? NULL : copy_by_protocol(run, x);
+        }
+    }
+    if (calls_getstate || dict == NULL) {
+        Py_XDECREF(dict);
+        return calls_getstate ? copy_by_getstate(run, x) : copy_by_protocol(run, x);
+    }
+    PyObject *kept = Py_NewRef(plan->state); /* the plan may go away while parts are copied */
+    PyObject *y = PyBaseObject_Type.tp_new(Py_TYPE(x), empty_tuple, NULL);
+    PyObject *state = NULL;
+    unsigned long before = run->pythons;
+    int failed = 1;
+    if (y != NULL && memo_set(run, x, y, alone) == 0) {
+        state = copy_attributes(run, dict, PyTuple_GET_SIZE(dropped) ? dropped : NULL);
+    }
+    if (state != NULL) {
+        int all = calls_setstate ? 0 : has_all(state, complete);
+        failed = all < 0 || (all ? set_attributes(run, y, state, before) : call_setstate(run, y, state)) < 0;
+    }
+    Py_XDECREF(state);
     Py_DECREF(dict);
-    return failed;
+    Py_DECREF(kept);
+    if (failed) {
+        Py_CLEAR(y);
+    }
+    return y;
 }
 
 static PyObject *
@@ -1085,9 +1314,7 @@ copy_plain(Run *run, PyObject *x, Plan *plan, int alone)
     Py_ssize_t slots = plan->slots;
     Py_ssize_t few_offsets[8], *offsets = few_offsets;
     PyObject *few_values[8], **values = few_values;
-    PyObject *names[FEW_ATTRIBUTES], *attributes[FEW_ATTRIBUTES];
     PyObject *dict = NULL, *y = NULL, *new_dict = NULL;
-    Py_ssize_t named = 0;
     void *many = NULL;
     if (plan->has_dict) {
         dict = instance_dict(x);
@@ -1113,22 +1340,15 @@ copy_plain(Run *run, PyObject *x, Plan *plan, int alone)
         memset(values, 0, slots * sizeof *values);
     }
     int failed = 1;
+    unsigned long before = run->pythons;
     y = PyBaseObject_Type.tp_new(type, empty_tuple, NULL);
     if (y == NULL || memo_set(run, x, y, alone) < 0) {
         goto done;
     }
     if (dict != NULL && PyDict_GET_SIZE(dict) > 0) {
-        Plan *of_names = PyDict_GET_SIZE(dict) <= FEW_ATTRIBUTES ? plan_find(run, &PyUnicode_Type) : NULL;
-        if (of_names != NULL && of_names->kind == KIND_ATOMIC) {
-            if (copy_attributes(run, dict, names, attributes, &named) < 0) {
-                goto done;
-            }
-        }
-        else {
-            new_dict = PyDict_New();
-            if (new_dict == NULL || copy_items(run, dict, new_dict) < 0) {
-                goto done;
-            }
+        new_dict = copy_attributes(run, dict, NULL);
+        if (new_dict == NULL) {
+            goto done;
         }
     }
     for (Py_ssize_t i = 0; i < slots; i++) {
@@ -1140,12 +1360,7 @@ copy_plain(Run *run, PyObject *x, Plan *plan, int alone)
             }
         }
     }
-    for (Py_ssize_t i = 0; i < named; i++) {
-        if (set_attribute(y, type, names[i], attributes[i]) < 0) {
-            goto done;
-        }
-    }
-    if (new_dict != NULL && set_attributes(run, y, new_dict) < 0) {
+    if (new_dict != NULL && set_attributes(run, y, new_dict, before) < 0) {
         goto done;
     }
     for (Py_ssize_t i = 0; i < slots; i++) {
@@ -1158,10 +1373,6 @@ copy_plain(Run *run, PyObject *x, Plan *plan, int alone)
     }
     failed = 0;
 done:
-    for (Py_ssize_t i = 0; i < named; i++) {
-        Py_DECREF(names[i]);
-        Py_XDECREF(attributes[i]);
-    }
     for (Py_ssize_t i = 0; i < slots; i++) {
         Py_XDECREF(values[i]);
     }
@@ -1176,6 +1387,22 @@ done:
 
 /* ---- by the standard library's protocols --------------------------------------------------------------------------------------------- */
 
+/* Python code is at work in all of this section, so the log is empty and the garbage collector on, except while a part is copied. */
+
+/* A part of a reduce value. It may be gone as soon as that is, so the table has to own it. */
+static PyObject *
+copy_part(Run *run, PyObject *part)
+{
+    Py_INCREF(part);
+    python_ends(run);
+    PyObject *copied = copy_object(run, part);
+    if (python_begins(run) < 0) {
+        Py_CLEAR(copied);
+    }
+    Py_DECREF(part);
+    return copied;
+}
+
 /* The items of a tuple, copied; new objects only. */
 static PyObject *
 copy_args(Run *run, PyObject *args)
@@ -1187,7 +1414,7 @@ copy_args(Run *run, PyObject *args)
     }
     PyObject_GC_UnTrack(copies); /* unfinished: nobody may find it */
     for (Py_ssize_t i = 0; i < size; i++) {
-        PyObject *copied = copy_object(run, PyTuple_GET_ITEM(args, i));
+        PyObject *copied = copy_part(run, PyTuple_GET_ITEM(args, i));
         if (copied == NULL) {
             Py_DECREF(copies);
             return NULL;
@@ -1234,7 +1461,7 @@ call_with_copies(Run *run, PyObject *x, PyObject *func, PyObject *args, int *fin
 static int
 set_state(Run *run, PyObject *y, PyObject *state, PyObject *setter)
 {
-    PyObject *copied = copy_object(run, state);
+    PyObject *copied = copy_part(run, state);
     if (copied == NULL) {
         return -1;
     }
@@ -1254,7 +1481,7 @@ append_items(Run *run, PyObject *x, PyObject *reduced, PyObject *y, PyObject *it
     int failed = 0;
     PyObject *item;
     while (!failed && (item = PyIter_Next(iterator)) != NULL) {
-        PyObject *copied = copy_object(run, item);
+        PyObject *copied = copy_part(run, item);
         failed = copied == NULL;
         if (failed) {
             trace(x, reduced, y, "item", item);
@@ -1290,8 +1517,8 @@ set_pairs(Run *run, PyObject *x, PyObject *reduced, PyObject *y, PyObject *pairs
                 break;
             }
         }
-        PyObject *key = copy_object(run, PyTuple_GET_ITEM(fast, 0));
-        PyObject *value = key == NULL ? NULL : copy_object(run, PyTuple_GET_ITEM(fast, 1));
+        PyObject *key = copy_part(run, PyTuple_GET_ITEM(fast, 0));
+        PyObject *value = key == NULL ? NULL : copy_part(run, PyTuple_GET_ITEM(fast, 1));
         failed = value == NULL;
         if (failed) {
             trace(x, reduced, y, "value", PyTuple_GET_ITEM(fast, 1));
@@ -1307,7 +1534,7 @@ set_pairs(Run *run, PyObject *x, PyObject *reduced, PyObject *y, PyObject *pairs
     return failed || PyErr_Occurred() ? -1 : 0;
 }
 
-/* The copy that a reduce value describes; x itself if it is a string. The memo is exposed. */
+/* The copy that a reduce value describes; x itself if it is a string. */
 static PyObject *
 reconstruct(Run *run, PyObject *x, PyObject *reduced)
 {
@@ -1406,32 +1633,40 @@ reduce(PyObject *x, PyTypeObject *type)
 }
 
 static PyObject *
-copy_by_protocol(Run *run, PyObject *x)
+copy_by_methods(Run *run, PyObject *x)
 {
-    PyTypeObject *type = Py_TYPE(x);
-    if (PyType_IsSubtype(type, &PyType_Type)) {
-        Py_INCREF(x);
-        return x;
-    }
-    if (memo_expose(run) < 0) {
-        return NULL;
-    }
     PyObject *own;
     if (lookup_attribute(x, name_deepcopy, &own) < 0) {
         return NULL;
     }
     if (own != NULL && own != Py_None) {
-        PyObject *y = PyObject_CallFunctionObjArgs(own, run->dict, NULL);
+        PyObject *y = memo_expose(run) < 0 ? NULL : PyObject_CallFunctionObjArgs(own, run->dict, NULL);
         Py_DECREF(own);
         return y;
     }
     Py_XDECREF(own);
-    PyObject *reduced = reduce(x, type);
+    PyObject *reduced = reduce(x, Py_TYPE(x));
     if (reduced == NULL) {
         return NULL;
     }
     PyObject *y = reconstruct(run, x, reduced);
     Py_DECREF(reduced);
+    return y;
+}
+
+static PyObject *
+copy_by_protocol(Run *run, PyObject *x)
+{
+    if (PyType_IsSubtype(Py_TYPE(x), &PyType_Type)) {
+        return Py_NewRef(x);
+    }
+    if (python_begins(run) < 0) {
+        return NULL;
+    }
+    Py_INCREF(x);
+    PyObject *y = copy_by_methods(run, x);
+    Py_DECREF(x);
+    python_ends(run);
     return y;
 }
 
@@ -1586,7 +1821,7 @@ drive_steps(Run *run, PyObject *steps)
     PyObject *result = NULL;
     PySendResult status = PyIter_Send(steps, Py_None, &result);
     while (status == PYGEN_NEXT) {
-        PyObject *sent = copy_object(run, result);
+        PyObject *sent = copy_part(run, result);
         Py_CLEAR(result);
         if (sent != NULL) {
             status = PyIter_Send(steps, sent, &result);
@@ -1629,27 +1864,30 @@ copy_by_rule(Run *run, PyObject *x, PyObject *plan)
 {
     long mode = PyLong_AsLong(PyTuple_GET_ITEM(plan, 0));
     PyObject *rule = PyTuple_GET_ITEM(plan, 1), *y;
-    if (mode == RULE_SHARE || mode == RULE_FUNCTION) {
-        return PyObject_CallFunctionObjArgs(apply_function, rule, x, run->dict, NULL);
+    if (mode == RULE_SHARE) {
+        return PyObject_CallFunctionObjArgs(apply_function, rule, x, Py_None, NULL);
     }
-    if (mode == RULE_STEPS) {
-        PyObject *steps = PyObject_CallFunctionObjArgs(apply_function, rule, x, run->dict, NULL);
-        if (steps == NULL) {
-            return NULL;
+    if (mode == RULE_REDUCE) {
+        PyObject *reduced = PyObject_CallFunctionObjArgs(reduced_function, rule, x, NULL);
+        if (reduced == NULL || reduced == Py_NotImplemented) {
+            return reduced;
         }
-        y = drive_steps(run, steps);
-        Py_DECREF(steps);
-        if (y == NULL) {
-            blame(run, rule, x);
-        }
+        y = reconstruct(run, x, reduced);
+        Py_DECREF(reduced);
         return y;
     }
-    PyObject *reduced = PyObject_CallFunctionObjArgs(reduced_function, rule, x, NULL);
-    if (reduced == NULL || reduced == Py_NotImplemented) {
-        return reduced;
+    if (memo_expose(run) < 0) {
+        return NULL;
     }
-    y = reconstruct(run, x, reduced);
-    Py_DECREF(reduced);
+    PyObject *made = PyObject_CallFunctionObjArgs(apply_function, rule, x, run->dict, NULL);
+    if (mode == RULE_FUNCTION || made == NULL) {
+        return made;
+    }
+    y = drive_steps(run, made);
+    Py_DECREF(made);
+    if (y == NULL) {
+        blame(run, rule, x);
+    }
     return y;
 }
 
@@ -1660,20 +1898,21 @@ copy_by_rules(Run *run, PyObject *x, Plan *plan)
 {
     PyObject *rules = Py_NewRef(plan->rules); /* the plan may go away while rules run */
     Kind fallback = plan->fallback;
-    if (memo_expose(run) < 0) {
+    if (python_begins(run) < 0) {
         Py_DECREF(rules);
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(rules); i++) {
-        PyObject *y = copy_by_rule(run, x, PyTuple_GET_ITEM(rules, i));
-        if (y == Py_NotImplemented) {
-            Py_DECREF(y);
-            continue;
-        }
-        Py_DECREF(rules);
-        return y;
+    PyObject *y = Py_NewRef(Py_NotImplemented);
+    for (Py_ssize_t i = 0; y == Py_NotImplemented && i < PyTuple_GET_SIZE(rules); i++) {
+        Py_DECREF(y);
+        y = copy_by_rule(run, x, PyTuple_GET_ITEM(rules, i));
     }
     Py_DECREF(rules);
+    python_ends(run);
+    if (y != Py_NotImplemented) {
+        return y;
+    }
+    Py_DECREF(y);
     return copy_kind(run, x, fallback, NULL, 0);
 }
 
@@ -1710,38 +1949,50 @@ copy_kind(Run *run, PyObject *x, Kind kind, Plan *plan, int alone)
     case KIND_RULES:
         return copy_by_rules(run, x, plan);
     case KIND_PLAIN:
+        return copy_plain(run, x, plan, alone);
+    case KIND_STATEFUL:
+        return copy_stateful(run, x, plan, alone);
     case KIND_SET:
     case KIND_FROZENSET:
+        return copy_set(run, x, kind == KIND_FROZENSET);
     case KIND_BYTEARRAY:
+        return PyByteArray_FromObject(x);
     case KIND_ORDERED_DICT:
-    case KIND_DEFAULT_DICT: {
-        int registered = PyDict_Contains(dispatch_table, (PyObject *)Py_TYPE(x));
-        if (registered) {
-            return registered < 0 ? NULL : copy_by_protocol(run, x);
-        }
-        switch (kind) {
-        case KIND_PLAIN:
-            return copy_plain(run, x, plan, alone);
-        case KIND_BYTEARRAY:
-            return PyByteArray_FromObject(x);
-        case KIND_ORDERED_DICT:
-            return copy_ordered_dict(run, x, alone);
-        case KIND_DEFAULT_DICT:
-            return copy_default_dict(run, x, alone);
-        default:
-            return copy_set(run, x, kind == KIND_FROZENSET);
-        }
-    }
+        return copy_ordered_dict(run, x, alone);
+    case KIND_DEFAULT_DICT:
+        return copy_default_dict(run, x, alone);
     default:
         return copy_by_protocol(run, x);
     }
+}
+
+/* Whether a rule may have anything to say about an object: see Rule.concerns. */
+static int
+is_concerned(PyObject *x, PyObject *concerns)
+{
+    PyObject *dict = PyObject_GenericGetDict(x, NULL);
+    if (dict == NULL) {
+        return -1;
+    }
+    int concerned = 0;
+    for (Py_ssize_t i = 0; !concerned && i < PyTuple_GET_SIZE(concerns); i++) {
+        PyObject *found = PyDict_GetItemWithError(dict, PyTuple_GET_ITEM(concerns, i));
+        if (found == NULL) {
+            concerned = PyErr_Occurred() ? -1 : 0;
+            continue;
+        }
+        int is_dict = PyDict_CheckExact(found) || Py_TYPE(found) == &PyODict_Type;
+        concerned = found != Py_None && !(is_dict && PyDict_GET_SIZE(found) == 0);
+    }
+    Py_DECREF(dict);
+    return concerned;
 }
 
 static inline int
 enters_itself(Kind kind)
 {
     return kind == KIND_LIST || kind == KIND_DICT || kind == KIND_PLAIN || kind == KIND_ORDERED_DICT ||
-           kind == KIND_DEFAULT_DICT;
+           kind == KIND_DEFAULT_DICT || kind == KIND_STATEFUL;
 }
 
 /* The heart: as copier._copy. Returns a new reference. */
@@ -1749,6 +2000,7 @@ static PyObject *
 copy_object(Run *run, PyObject *x)
 {
     int alone = Py_REFCNT(x) == 1, owned = 0;
+    unsigned long before = run->pythons;
     Plan *plan = plan_find(run, Py_TYPE(x));
     if (plan == NULL) {
         Py_INCREF(x); /* Python code may drop the last reference */
@@ -1763,6 +2015,16 @@ copy_object(Run *run, PyObject *x)
     Kind kind = plan->kind;
     if (kind == KIND_ATOMIC) {
         return owned ? x : Py_NewRef(x);
+    }
+    if (kind == KIND_RULES && plan->concerns != NULL) {
+        int concerned = is_concerned(x, plan->concerns);
+        if (concerned < 0) {
+            if (owned) {
+                Py_DECREF(x);
+            }
+            return NULL;
+        }
+        kind = concerned ? KIND_RULES : plan->otherwise;
     }
     if (kind == KIND_SHARED && !run->exposed) { /* nothing but Python code enters such an object */
         return owned ? x : Py_NewRef(x);
@@ -1789,7 +2051,8 @@ copy_object(Run *run, PyObject *x)
         int is_dict = kind == KIND_ORDERED_DICT || kind == KIND_DEFAULT_DICT;
         trace(x, NULL, NULL, "value", is_dict ? Py_None : NULL);
     }
-    if (y != NULL && y != x && memo_finish(run, x, y, enters_itself(kind), alone) < 0) {
+    /* Python code that ran meanwhile may have taken x out of its container: then nothing but the table keeps it. */
+    if (y != NULL && y != x && memo_finish(run, x, y, enters_itself(kind), alone && run->pythons == before) < 0) {
         Py_CLEAR(y);
     }
 done:
@@ -1931,7 +2194,7 @@ core_copy(PyObject *module, PyObject *const *args, Py_ssize_t count)
         run->dict = Py_NewRef(args[2]);
     }
     if (run->dict == NULL || memo_expose(run) == 0) {
-        gc_pause(run);
+        python_ends(run);
         y = copy_object(run, run->root);
     }
     gc_resume(run);
@@ -1959,7 +2222,9 @@ core_nested(PyObject *module, PyObject *const *args, Py_ssize_t count)
     for (Run *run = runs; run != NULL; run = run->outer) {
         if (run->exposed && run->dict == args[1]) {
             run->users++;
+            python_ends(run);
             PyObject *y = copy_object(run, args[0]);
+            gc_resume(run);
             run_release(run);
             return y;
         }
@@ -2027,11 +2292,14 @@ core_setup(PyObject *module, PyObject *args)
         return NULL;
     }
     Py_DECREF(copyreg);
+    if (registered_watch() < 0) {
+        return NULL;
+    }
     rules_generation++;
     static const struct { const char *name; Kind kind; } kinds[] = {
         {"atomic", KIND_ATOMIC}, {"shared", KIND_SHARED}, {"enum", KIND_ENUM}, {"list", KIND_LIST}, {"dict", KIND_DICT},
         {"tuple", KIND_TUPLE}, {"set", KIND_SET}, {"frozenset", KIND_FROZENSET}, {"bytearray", KIND_BYTEARRAY},
-        {"plain", KIND_PLAIN}, {"ordered_dict", KIND_ORDERED_DICT}, {"default_dict", KIND_DEFAULT_DICT}, {"rules", KIND_RULES}, {"protocol", KIND_PROTOCOL},
+        {"plain", KIND_PLAIN}, {"stateful", KIND_STATEFUL}, {"ordered_dict", KIND_ORDERED_DICT}, {"default_dict", KIND_DEFAULT_DICT}, {"rules", KIND_RULES}, {"protocol", KIND_PROTOCOL},
     };
     PyObject *numbers = PyDict_New();
     for (size_t i = 0; numbers != NULL && i < sizeof kinds / sizeof *kinds; i++) {
@@ -2076,8 +2344,10 @@ module_exec(PyObject *module)
     name_value = PyUnicode_InternFromString("value");
     name_reduce_ex = PyUnicode_InternFromString("__reduce_ex__");
     name_default_factory = PyUnicode_InternFromString("default_factory");
+    name_getstate = PyUnicode_InternFromString("__getstate__");
+    name_setstate = PyUnicode_InternFromString("__setstate__");
     number_four = PyLong_FromLong(4);
-    return name_default_factory && empty_tuple && name_reduce_ex && number_four && name_deepcopy && name_append && name_dict && name_failed && name_throw && name_value ? 0 : -1;
+    return name_getstate && name_setstate && name_default_factory && empty_tuple && name_reduce_ex && number_four && name_deepcopy && name_append && name_dict && name_failed && name_throw && name_value ? 0 : -1;
 }
 
 static PyModuleDef_Slot slots[] = {

@@ -4,13 +4,14 @@ Loaded by the registry when the first object of a type of torch turns up; torch 
 
 - :mod:`.torch_tensors`: tensors, parameters and storages
 - :mod:`.torch_state`: what is around tensors: parametrized modules, optimizers, loaders, generators, streams, groups
+- :mod:`.torch_modules`: what the state methods of modules do
 - :mod:`.torch_code`: compiled, scripted and traced code, ops, hooks
 """
 
 from __future__ import annotations
 
 from ..registry import Registry
-from . import torch_code, torch_state, torch_tensors
+from . import torch_code, torch_modules, torch_state, torch_tensors
 
 __all__ = ["add_rules"]
 
@@ -20,3 +21,4 @@ def add_rules(registry: Registry) -> None:
     torch_tensors.add_rules(registry)
     torch_state.add_rules(registry)
     torch_code.add_rules(registry)
+    torch_modules.add_rules(registry)

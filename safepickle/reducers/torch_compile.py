@@ -42,6 +42,10 @@ _MADE_FOR_MODULE: Final = frozenset(
     }
 )  # fmt: skip
 _MARK: Final = "_torchdynamo_"
+_HOOKS: Final = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
+    "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
+)  # fmt: skip
 
 
 def add_rules(registry: Registry) -> None:
@@ -63,6 +67,7 @@ def add_rules(registry: Registry) -> None:
     registry.add(
         torch.nn.Module, reduce_module, shallow=_as_torch_does, subclasses=True, with_pickler=True, origin=ORIGIN,
         summary=("its attributes; a compiled call by recipe, hooks by value", "the same, bound to the copy"),
+        concerns=("_compiled_call_impl", *_HOOKS),
     )  # fmt: skip
 
 
@@ -360,11 +365,6 @@ def reduce_config_patch(patch: Any) -> Any:
 
 
 # -- modules with a compiled call, or with hooks -----------------------------------------------------------------------
-
-_HOOKS: Final = (
-    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks", "_state_dict_hooks",
-    "_state_dict_pre_hooks", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks",
-)  # fmt: skip
 
 
 def reduce_module(module: torch.nn.Module, pickler: Any) -> Any:

@@ -1,0 +1,76 @@
+"""What do the state methods of ``torch.nn.Module`` do?
+
+- ``__getstate__``: all attributes but what ``torch.compile`` has put there for this very module
+- ``__setstate__``: the attributes; it adds what files of older versions lack
+- ``__getattr__``: parameters, buffers and submodules
+
+Each is asked, with a module that is none: a version of torch that does anything else is copied by its methods.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import Any, Final
+
+import torch
+
+from ..registry import Registry
+from ..state_methods import Drops, Searches, Updates, describe
+
+__all__ = ["add_rules"]
+
+_COMPILED: Final = "_compiled_call_impl"
+_SEARCHED: Final = ("_parameters", "_buffers", "_modules")
+
+
+def add_rules(registry: Registry) -> None:
+    """Describe the methods of ``torch.nn.Module``."""
+    for name, find in (("__getstate__", dropped), ("__setstate__", updated), ("__getattr__", searched)):
+        method = vars(torch.nn.Module).get(name)
+        if isinstance(method, types.FunctionType) and (meaning := find(method)) is not None:
+            describe(method, meaning)
+
+
+def _bare(**attributes: Any) -> Any:
+    """A module that has these attributes only."""
+    module = torch.nn.Module.__new__(torch.nn.Module)
+    module.__dict__.update(attributes)
+    return module
+
+
+def dropped(method: types.FunctionType) -> Drops | None:
+    """What ``__getstate__`` leaves out."""
+    attributes = {"training": True, "one": 1, _COMPILED: None}
+    if not set(method.__code__.co_names) <= {"__dict__", "copy", "pop"}:
+        return None
+    state = method(_bare(**attributes))
+    if type(state) is not dict or state not in (attributes, {"training": True, "one": 1}):
+        return None
+    return Drops(tuple(attributes.keys() - state.keys()))
+
+
+def updated(method: types.FunctionType) -> Updates | None:
+    """What ``__setstate__`` adds where it is missing, and so what a state must have to be all there is."""
+    module = _bare()
+    method(module, {"one": 1})
+    added = dict(vars(module))
+    if added.pop("one", None) != 1:
+        return None
+    complete = _bare()
+    state = {**added, "one": 2}
+    method(complete, dict(state))
+    known = {"__dict__", "update", "OrderedDict", "collections", "set", "dict", *added}
+    if vars(complete) != state or not set(method.__code__.co_names) <= known:
+        return None
+    return Updates(tuple(added))
+
+
+def searched(method: types.FunctionType) -> Searches | None:
+    """Where ``__getattr__`` looks."""
+    known = {"__dict__", "AttributeError", "type", "__name__", *_SEARCHED}
+    if not set(method.__code__.co_names) <= known:
+        return None
+    for name in _SEARCHED:
+        if method(_bare(**{name: {"one": 1}}), "one") != 1:
+            return None
+    return Searches(_SEARCHED)
