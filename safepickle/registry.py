@@ -361,8 +361,9 @@ class Registry:
                 raise RegistrationError(f"cannot register {target!r}: {what} must be SHARE or callable, not {value!r}")
         name = _type_name(target) if isinstance(target, type) else target
         rule = Rule(
-            name, reduce, copy, subclasses, origin, with_pickler, shallow, summary, methods, only, pickles_only, concerns
-        )
+            name, reduce, copy, subclasses, origin, with_pickler, shallow, summary, methods, only, pickles_only,
+            concerns,
+        )  # fmt: skip
         with _lock:
             self._forget_name(name)
             cls = target if isinstance(target, type) else _resolve_type(*_parse_name(target))

@@ -187,6 +187,118 @@ def test_a_call_with_other_options_inside_a_hook_leaves_the_outer_call_as_it_was
     assert copied[0][0] is copied[0][1] is copied[1]
 
 
+# -- state methods and reduce values -----------------------------------------------------------------------------------
+
+
+class Fresh:
+    """Its state is made when it is asked for, and gone after the copy is made."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __getstate__(self) -> Any:
+        return {"fresh": [[self.number], {"n": [self.number]}]}
+
+
+class FreshReduce(Fresh):
+    def __reduce__(self) -> Any:
+        return type(self), (self.number,), {"fresh": [[self.number]]}, None, None
+
+
+class FreshItems(list[Any]):
+    def __reduce__(self) -> Any:
+        return type(self), (), None, iter([[item, [item]] for item in self])
+
+
+@COPIERS
+def test_parts_that_exist_only_for_the_copy_are_not_taken_for_one_another(deepcopy: Any) -> None:
+    source = [kind(number) for number in range(3000) for kind in (Fresh, FreshReduce)]
+    assert [copied.fresh[0] for copied in deepcopy(source)] == [[number] for number in range(3000) for _ in range(2)]
+    assert deepcopy(FreshItems(range(3000))) == [[number, [number]] for number in range(3000)]
+
+
+@COPIERS
+@pytest.mark.parametrize("name", ["__getstate__", "__setstate__", "__reduce__", "__getattr__"])
+def test_a_state_method_may_drop_what_is_being_copied(deepcopy: Any, name: str) -> None:
+    outer: list[Any] = []
+
+    def drop() -> None:
+        outer.clear()
+        gc.collect()
+
+    class Drops:
+        def __init__(self) -> None:
+            self.part = [1]
+
+    def getstate(self: Any) -> Any:
+        drop()
+        return {"part": self.part}
+
+    def setstate(self: Any, state: Any) -> None:
+        drop()
+        self.__dict__.update(state)
+
+    def reduce(self: Any) -> Any:
+        drop()
+        return type(self), (), {"part": self.part}
+
+    def getattr_(self: Any, name: str) -> Any:
+        drop()
+        raise AttributeError(name)
+
+    methods: dict[str, Any] = {"__getstate__": getstate, "__setstate__": setstate, "__reduce__": reduce}
+    setattr(Drops, name, methods.get(name, getattr_))
+    outer += [[(1, [2], {"a": ((Drops(),), [3])})], [[4]]]
+    copied = deepcopy(outer)
+    assert copied[0][0][2]["a"][0][0].part == [1] and copied[0][0][2]["a"][1] == [3]
+
+
+@COPIERS
+def test_a_state_method_finds_its_object_and_its_copy_in_cycles(deepcopy: Any) -> None:
+    class Cyclic:
+        def __getstate__(self) -> Any:
+            return {"me": self, "parts": [self, self.parts]}
+
+    cyclic = Cyclic()
+    cyclic.parts = (1, [2])
+    copied = deepcopy([cyclic, cyclic.parts])
+    assert copied[0].me is copied[0] and copied[0].parts[0] is copied[0]
+    assert copied[0].parts[1] is copied[1]
+
+
+@COPIERS
+def test_a_state_that_is_nothing_is_not_restored(deepcopy: Any) -> None:
+    class Stateless:
+        def __getstate__(self) -> Any:
+            return None
+
+        def __setstate__(self, state: Any) -> None:
+            raise AssertionError
+
+    one = Stateless()
+    one.part = 1
+    assert vars(deepcopy(one)) == {}
+
+
+@COPIERS
+def test_a_rule_that_says_what_concerns_it_is_asked_only_then(deepcopy: Any) -> None:
+    asked: list[Any] = []
+
+    def reduce(x: Any) -> Any:
+        asked.append(x)
+        return (Plain, (), {"by": "rule"})
+
+    registry = safepickle.Registry()
+    registry.add(Plain, reduce, concerns=("hooks", "extra"))
+    without, empty, hooked = Plain(), Plain(), Plain()
+    empty.hooks, empty.extra = {}, None
+    hooked.hooks = {1: 2}
+    empty.me = empty
+    copied = deepcopy([without, empty, hooked], registry=registry)
+    assert asked == [hooked] and copied[2].by == "rule"
+    assert type(copied[0]) is Plain and copied[1].me is copied[1] is not empty and copied[1].hooks is not empty.hooks
+
+
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 

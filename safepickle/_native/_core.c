@@ -63,6 +63,8 @@ type_new_version(PyTypeObject *type, PyObject *any_name)
     return type_version(type);
 }
 
+#include "layouts.h"
+
 /* ---- what the module knows -------------------------------------------------------------------------------------------------- */
 
 typedef enum {
@@ -97,13 +99,17 @@ typedef struct {
     PyObject *concerns;   /* KIND_RULES: the attributes that tell; a tuple, or NULL */
     Py_ssize_t *offsets;  /* KIND_PLAIN: where the slots are */
     Py_ssize_t slots;
+    Py_ssize_t ordinary;  /* how many names of the keys that instances share are known to be ordinary */
 } Plan;
+
+#define ATOMS 32
 
 typedef struct {
     Plan *plans;
     size_t mask;
     size_t used;
     uint64_t generation; /* the registry's, at the time when the table was filled */
+    PyTypeObject *atoms[ATOMS]; /* static types known to be atomic: they never change */
 } PlanTable;
 
 static PlanTable default_plans;
@@ -186,6 +192,16 @@ typedef struct {
 #define FEW 16 /* a small copy allocates nothing for its memo */
 #define FEW_LOGGED 32
 
+/* A dictionary that is being copied. Its items are entered all at once, at the end or before Python code runs: that finds those which
+ * were copied. */
+typedef struct Pending {
+    struct Pending *outer;
+    PyObject *x, *y;
+    PyObject **values; /* owned; NULL for one that is its own copy */
+    Py_ssize_t count;
+    int entered;
+} Pending;
+
 typedef struct Run {
     struct Run *outer;    /* runs that are in progress, all threads, under the GIL */
     PyObject *registry;
@@ -203,6 +219,8 @@ typedef struct Run {
     PlanTable *plans;
     PlanTable own_plans;
     Plan passing;         /* a plan that is not kept */
+    Pending *pending;
+    PyObject *seen, *seen_copy; /* what the table was asked for last; borrowed from it */
     unsigned long pythons; /* how often Python code has begun to run: nothing learnt before is sure afterwards */
     int users;            /* calls that are at work on it, in several threads perhaps */
     int exposed;
@@ -260,6 +278,7 @@ table_add(Run *run, PyObject *source, PyObject *copy)
     while (run->table[at].source != NULL) {
         if (run->table[at].source == source) {
             Py_INCREF(copy);
+            run->seen = NULL;
             Py_SETREF(run->table[at].copy, copy);
             return 0;
         }
@@ -372,12 +391,14 @@ gc_resume(Run *run)
     }
 }
 
+static int pending_enter(Run *run);
+
 /* Before Python code that does not get to see the memo. */
 static inline int
 python_begins(Run *run)
 {
     run->pythons++;
-    if (run->logged && log_flush(run) < 0) {
+    if ((run->logged && log_flush(run) < 0) || (run->pending != NULL && pending_enter(run) < 0)) {
         return -1;
     }
     gc_resume(run);
@@ -436,10 +457,14 @@ memo_get(Run *run, PyObject *source)
         Py_DECREF(key);
         return found;
     }
+    if (source == run->seen) {
+        return run->seen_copy;
+    }
     size_t at = pointer_hash(source) & run->mask;
     while (run->table[at].source != NULL) {
         if (run->table[at].source == source) {
-            return run->table[at].copy;
+            run->seen = source;
+            return run->seen_copy = run->table[at].copy;
         }
         at = (at + 1) & run->mask;
     }
@@ -459,15 +484,12 @@ memo_set(Run *run, PyObject *source, PyObject *copy, int alone)
 
 /* What `_copy` does at its end: enter the copy for good, and keep the original alive. */
 static int
-memo_finish(Run *run, PyObject *source, PyObject *copy, int entered, int alone)
+memo_finish(Run *run, PyObject *source, PyObject *copy, int entered, int alone, int undisturbed)
 {
-    if (source == copy) {
-        return 0;
-    }
     if (!run->exposed) {
         return entered ? 0 : memo_set(run, source, copy, alone);
     }
-    if (dict_add(run, source, copy) < 0) {
+    if (!(entered && undisturbed) && dict_add(run, source, copy) < 0) {
         return -1;
     }
     return dict_keep(run, source);
@@ -489,7 +511,7 @@ static void
 plans_clear(PlanTable *table)
 {
     PlanTable old = *table; /* the last reference to a rule may be ours, and Python code run as it goes */
-    memset(table, 0, sizeof(PlanTable));
+    memset(table, 0, sizeof(PlanTable)); /* the generation is 0 then, which never is the current one */
     for (size_t i = 0; old.plans != NULL && i <= old.mask; i++) {
         plan_clear(&old.plans[i]);
     }
@@ -757,12 +779,13 @@ stack_leave(void)
 #endif
 }
 
-/* Whether an object is its own copy, as far as is known without asking. `last` remembers the type that was answered yes. */
-static inline int
-is_atomic(Run *run, PyObject *x, PyTypeObject **last)
+static int
+is_atomic_type(Run *run, PyTypeObject *type, PyTypeObject **last)
 {
-    PyTypeObject *type = Py_TYPE(x);
-    if (type == *last) {
+    PlanTable *table = run->plans;
+    PyTypeObject **atom = &table->atoms[((uintptr_t)type >> 5) % ATOMS];
+    if (*atom == type && table->generation == rules_generation) {
+        *last = type;
         return 1;
     }
     Plan *plan = plan_find(run, type);
@@ -770,7 +793,43 @@ is_atomic(Run *run, PyObject *x, PyTypeObject **last)
         return 0;
     }
     *last = type;
+    if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) {
+        *atom = type;
+    }
     return 1;
+}
+
+/* Whether an object is its own copy, as far as is known without asking. `last` remembers the type that was answered yes. */
+static inline int
+is_atomic(Run *run, PyObject *x, PyTypeObject **last)
+{
+    return Py_TYPE(x) == *last || is_atomic_type(run, Py_TYPE(x), last);
+}
+
+/* Whether an object is its own copy because all below it is: tuples of atoms. Nothing but Python code enters such a tuple in the memo. */
+static int
+is_own_copy(Run *run, PyObject *x, PyTypeObject **last, int levels)
+{
+    if (is_atomic(run, x, last)) {
+        return 1;
+    }
+    if (!PyTuple_CheckExact(x) || levels == 0) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(x); i++) {
+        if (!is_own_copy(run, PyTuple_GET_ITEM(x, i), last, levels - 1)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* The same for tuples that may be shared as they are. */
+static int
+tuples_are_plain(Run *run)
+{
+    Plan *plan = run->exposed ? NULL : plan_find(run, &PyTuple_Type);
+    return plan != NULL && plan->kind == KIND_TUPLE;
 }
 
 static PyObject *
@@ -873,22 +932,22 @@ set_item(Run *run, PyObject *y, PyObject *key, PyObject *value, int *simple)
     return failed;
 }
 
-/* Copy the items of a dictionary into another one. */
+/* Copy the items of a dictionary into another one, from a position on; `left` counts them. */
 static int
-copy_items(Run *run, PyObject *x, PyObject *y)
+copy_items_from(Run *run, PyObject *x, PyObject *y, Py_ssize_t position, Py_ssize_t left)
 {
-    Py_ssize_t position = 0, size = PyDict_GET_SIZE(x), left = size;
+    Py_ssize_t size = PyDict_GET_SIZE(x);
     PyObject *key, *value;
+    PyTypeObject *last_key = NULL;
     int simple = 1;
     while (PyDict_Next(x, &position, &key, &value)) {
         if (left-- == 0) {
             return changed_keys();
         }
-        Plan *plan = plan_find(run, Py_TYPE(key));
         PyObject *new_key = key, *new_value;
         int failed;
         Py_INCREF(key);
-        if (plan != NULL && plan->kind == KIND_ATOMIC) {
+        if (is_atomic(run, key, &last_key)) {
             new_value = copy_object(run, value); /* not owned here: how many refer to it tells whether it can be met again */
         }
         else {
@@ -911,31 +970,138 @@ copy_items(Run *run, PyObject *x, PyObject *y)
     return 0;
 }
 
-/* Whether keys and values are their own copies, and none is hashed by Python code. */
+/* Enter what was copied so far into all dictionaries that are being copied. The keys are simple: no Python code runs. */
 static int
-is_flat(Run *run, PyObject *x)
+pending_enter(Run *run)
 {
-    Py_ssize_t position = 0;
+    while (run->pending != NULL) {
+        Pending *pending = run->pending;
+        Py_ssize_t position = 0;
+        PyObject *key, *value;
+        for (Py_ssize_t i = 0; i < pending->count && PyDict_Next(pending->x, &position, &key, &value); i++) {
+            if (PyDict_SetItem(pending->y, key, pending->values[i] ? pending->values[i] : value) < 0) {
+                return -1;
+            }
+        }
+        pending->entered = 1;
+        run->pending = pending->outer;
+    }
+    return 0;
+}
+
+/* The items of x, and in the place of some values their copies, into a dictionary that is empty: a clone that is then changed. */
+static int
+enter_all(PyObject *x, PyObject *y, PyObject **copies)
+{
+    if (PyDict_Update(y, x) < 0) {
+        return -1;
+    }
+    Py_ssize_t position = 0, size = PyDict_GET_SIZE(y);
     PyObject *key, *value;
-    PyTypeObject *last_key = NULL, *last_value = NULL;
-    while (PyDict_Next(x, &position, &key, &value)) {
-        if (!is_atomic(run, value, &last_value) || !is_atomic(run, key, &last_key) || !is_simple_key(key)) {
-            return 0;
+    /* The original may be untracked where the copy has to be tracked. */
+    for (Py_ssize_t i = 0; i < size && !PyObject_GC_IsTracked(y); i++) {
+        if (copies[i] != NULL && PyObject_IS_GC(copies[i])) {
+            PyObject_GC_Track(y);
         }
     }
-    return 1;
+#if HAVE_LAYOUTS
+    if (dict_is_simple(y)) {
+        for (Py_ssize_t i = 0; i < size; i++) {
+            if (copies[i] != NULL) {
+                PyObject **slot = dict_value(y, i);
+                Py_DECREF(*slot); /* the original has it still */
+                *slot = copies[i];
+                copies[i] = NULL;
+            }
+        }
+        return 0;
+    }
+#endif
+    for (Py_ssize_t i = 0; i < size && PyDict_Next(y, &position, &key, &value); i++) {
+        if (copies[i] != NULL && PyDict_SetItem(y, key, copies[i]) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+#define FEW_ITEMS 12
+
+/* Copy all items of a dictionary into one that is empty and in the memo. */
+static int
+copy_items(Run *run, PyObject *x, PyObject *y)
+{
+    Py_ssize_t position = 0, before = 0, size = PyDict_GET_SIZE(x);
+    PyObject *key, *value, *few[FEW_ITEMS];
+    PyTypeObject *last_key = NULL, *last_value = NULL;
+    Py_ssize_t flat = 0, done = 0;
+    if (PyDict_GET_SIZE(y) > 0) {
+        return copy_items_from(run, x, y, 0, size);
+    }
+    while (PyDict_Next(x, &position, &key, &value) && is_atomic(run, value, &last_value) && is_atomic(run, key, &last_key) &&
+           is_simple_key(key)) {
+        flat++;
+        before = position;
+    }
+    if (flat == size) {
+        return size ? PyDict_Update(y, x) : 0;
+    }
+    Pending pending = {.x = x, .y = y, .values = few, .count = flat};
+    if (size > FEW_ITEMS && (pending.values = PyMem_Malloc(size * sizeof(PyObject *))) == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    memset(pending.values, 0, flat * sizeof(PyObject *));
+    pending.outer = run->pending;
+    run->pending = &pending;
+    position = before;
+    done = flat;
+    int failed = 0;
+    while (!failed && !pending.entered && PyDict_Next(x, &position, &key, &value)) {
+        if (!is_atomic(run, key, &last_key) || !is_simple_key(key)) {
+            position = before;
+            failed = pending_enter(run) < 0;
+            break;
+        }
+        done++;
+        before = position;
+        if (is_atomic(run, value, &last_value)) {
+            pending.values[pending.count++] = NULL;
+            continue;
+        }
+        Py_INCREF(key);
+        PyObject *copied = copy_object(run, value);
+        if (copied == NULL) {
+            failed = 1;
+        }
+        else if (!pending.entered) {
+            pending.values[pending.count++] = copied;
+        }
+        else { /* Python code has run: from here on it finds what was copied so far, and may change the original */
+            failed = PyDict_SetItem(y, key, copied) < 0 || (PyDict_GET_SIZE(x) != size && changed_size());
+            Py_DECREF(copied);
+        }
+        Py_DECREF(key);
+    }
+    run->pending = pending.entered ? NULL : pending.outer;
+    if (!pending.entered) {
+        failed = failed || enter_all(x, y, pending.values) < 0;
+    }
+    for (Py_ssize_t i = 0; i < pending.count; i++) {
+        Py_XDECREF(pending.values[i]);
+    }
+    if (pending.values != few) {
+        PyMem_Free(pending.values);
+    }
+    if (failed) {
+        return -1;
+    }
+    return pending.entered ? copy_items_from(run, x, y, position, size - done) : 0;
 }
 
 static PyObject *
 copy_dict(Run *run, PyObject *x, int alone)
 {
-    if (is_flat(run, x)) {
-        PyObject *y = PyDict_Copy(x);
-        if (y != NULL && memo_set(run, x, y, alone) < 0) {
-            Py_CLEAR(y);
-        }
-        return y;
-    }
     PyObject *y = PyDict_New();
     if (y == NULL || memo_set(run, x, y, alone) < 0 || copy_items(run, x, y) < 0) {
         Py_XDECREF(y);
@@ -994,24 +1160,44 @@ copy_tuple(Run *run, PyObject *x)
     return y;
 }
 
+/* Whether the items of a set are their own copies, and none is hashed by Python code. */
+static int
+set_is_flat(Run *run, PyObject *x)
+{
+    PyTypeObject *last = NULL;
+    int levels = tuples_are_plain(run) ? 3 : 0, flat = 1;
+    PyObject *item;
+#if PY_VERSION_HEX < 0x030d0000
+    Py_ssize_t position = 0;
+    Py_hash_t hash;
+    while (flat && _PySet_NextEntry(x, &position, &item, &hash)) {
+        flat = is_own_copy(run, item, &last, levels) && is_simple_key(item);
+    }
+#else
+    PyObject *iterator = PyObject_GetIter(x);
+    if (iterator == NULL) {
+        return -1;
+    }
+    while (flat && (item = PyIter_Next(iterator)) != NULL) {
+        flat = is_own_copy(run, item, &last, levels) && is_simple_key(item);
+        Py_DECREF(item);
+    }
+    Py_DECREF(iterator);
+    if (PyErr_Occurred()) {
+        return -1;
+    }
+#endif
+    return flat;
+}
+
 /* A set goes by its reduce value in the standard library: type, a list of its items, its attributes. Exact sets have none. */
 static PyObject *
 copy_set(Run *run, PyObject *x, int frozen)
 {
     if (!frozen) {
-        PyTypeObject *last = NULL;
-        PyObject *iterator = PyObject_GetIter(x), *item = NULL;
-        int flat = iterator != NULL;
-        while (flat && (item = PyIter_Next(iterator)) != NULL) {
-            flat = is_atomic(run, item, &last) && is_simple_key(item);
-            Py_DECREF(item);
-        }
-        Py_XDECREF(iterator);
-        if (PyErr_Occurred()) {
-            return NULL;
-        }
+        int flat = set_is_flat(run, x);
         if (flat) {
-            return PySet_New(x);
+            return flat < 0 ? NULL : PySet_New(x);
         }
     }
     PyObject *items = PySequence_List(x);
@@ -1060,6 +1246,21 @@ instance_dict(PyObject *x)
     return PyObject_GenericGetDict(x, NULL);
 }
 
+/* Whether a name may be that of a protocol method. */
+static inline int
+is_dunder(PyObject *name)
+{
+    return PyUnicode_GET_LENGTH(name) > 4 && PyUnicode_READ_CHAR(name, 0) == '_' && PyUnicode_READ_CHAR(name, 1) == '_';
+}
+
+/* Whether no rule speaks about strings, which the names of attributes are. */
+static inline int
+names_are_atomic(Run *run)
+{
+    PyTypeObject *last = NULL;
+    return is_atomic_type(run, &PyUnicode_Type, &last);
+}
+
 /* Whether somebody besides the instance holds its dictionary, or it may have a protocol method of its own, or odd keys. */
 static int
 is_unusual(PyObject *dict)
@@ -1070,10 +1271,7 @@ is_unusual(PyObject *dict)
     Py_ssize_t position = 0;
     PyObject *key;
     while (PyDict_Next(dict, &position, &key, NULL)) {
-        if (!PyUnicode_CheckExact(key)) {
-            return 1;
-        }
-        if (PyUnicode_GET_LENGTH(key) > 4 && PyUnicode_READ_CHAR(key, 0) == '_' && PyUnicode_READ_CHAR(key, 1) == '_') {
+        if (!PyUnicode_CheckExact(key) || is_dunder(key)) {
             return 1;
         }
     }
@@ -1123,8 +1321,7 @@ copy_attributes_by_rules(Run *run, PyObject *dict, PyObject *dropped)
 static PyObject *
 copy_attributes(Run *run, PyObject *dict, PyObject *dropped)
 {
-    Plan *of_names = plan_find(run, &PyUnicode_Type);
-    if (of_names == NULL || of_names->kind != KIND_ATOMIC) {
+    if (!names_are_atomic(run)) {
         return copy_attributes_by_rules(run, dict, dropped);
     }
     Py_ssize_t size = PyDict_GET_SIZE(dict), count = 0, position = 0;
@@ -1307,6 +1504,118 @@ copy_stateful(Run *run, PyObject *x, Plan *plan, int alone)
     return y;
 }
 
+/* Copy what is in the slots; `values` owns the copies. */
+static int
+copy_slots(Run *run, PyObject *x, Py_ssize_t slots, const Py_ssize_t *offsets, PyObject **values)
+{
+    PyTypeObject *last = NULL;
+    for (Py_ssize_t i = 0; i < slots; i++) {
+        PyObject *value = *(PyObject **)((char *)x + offsets[i]);
+        if (value == NULL) {
+            continue;
+        }
+        values[i] = is_atomic(run, value, &last) ? Py_NewRef(value) : copy_object(run, value);
+        if (values[i] == NULL) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+/* Move the copies into the slots. Where Python code has run, it may have set some. */
+static void
+set_slots(PyObject *y, Py_ssize_t slots, const Py_ssize_t *offsets, PyObject **values)
+{
+    for (Py_ssize_t i = 0; i < slots; i++) {
+        if (values[i] != NULL) {
+            PyObject **slot = (PyObject **)((char *)y + offsets[i]), *old = *slot;
+            *slot = values[i];
+            values[i] = NULL;
+            Py_XDECREF(old);
+        }
+    }
+}
+
+#if HAVE_LAYOUTS
+/* Whether all names that instances of a type share are ordinary, as is_unusual asks. */
+static int
+names_are_ordinary(Plan *plan, Keys *keys)
+{
+    while (plan->ordinary < keys->nentries) {
+        PyObject *name = inline_name(keys, (int)plan->ordinary);
+        if (!PyUnicode_CheckExact(name) || is_dunder(name)) {
+            return 0;
+        }
+        plan->ordinary++;
+    }
+    return 1;
+}
+
+/* Python code has run while attributes were copied, and may have changed anything: the rest is read from the instance's dictionary. */
+static int
+copy_rest_of_inline(Run *run, PyObject *x, PyObject *y, const uint8_t *indices, PyObject **values, Py_ssize_t done, Py_ssize_t size,
+                    unsigned long before)
+{
+    PyObject *from = PyObject_GenericGetDict(x, NULL), *attributes = PyDict_New(), *name, *value;
+    Py_ssize_t position = 0, seen = 0;
+    int failed = from == NULL || attributes == NULL || (PyDict_GET_SIZE(from) != size && changed_size());
+    for (Py_ssize_t i = 0; !failed && i < done; i++) {
+        failed = PyDict_SetItem(attributes, inline_name(inline_keys(Py_TYPE(y)), indices[i]), values[i]) < 0;
+    }
+    while (!failed && PyDict_Next(from, &position, &name, &value)) {
+        if (seen++ < done) {
+            continue;
+        }
+        if (seen > size) {
+            failed = changed_keys();
+            break;
+        }
+        Py_INCREF(name);
+        PyObject *copied = copy_object(run, value);
+        failed = copied == NULL || PyDict_SetItem(attributes, name, copied) < 0 || (PyDict_GET_SIZE(from) != size && changed_size());
+        Py_DECREF(name);
+        Py_XDECREF(copied);
+    }
+    failed = failed || set_attributes(run, y, attributes, before) < 0;
+    Py_XDECREF(from);
+    Py_XDECREF(attributes);
+    return failed ? -1 : 0;
+}
+
+/* Copy the attributes of an instance that has no dictionary. y has none so far; `before` is when it was made. */
+static int
+copy_inline(Run *run, PyObject *x, PyObject *y, PyTypeObject *type, Inline *from, unsigned long before)
+{
+    PyObject *values[MOST_INLINE];
+    uint8_t indices[MOST_INLINE];
+    PyTypeObject *last = NULL;
+    Py_ssize_t size = *from->size, done = 0;
+    int failed = 0;
+    while (done < size && run->pythons == before) {
+        int index = indices[done] = from->order[from->direction * done];
+        PyObject *value = from->values[index];
+        value = is_atomic(run, value, &last) ? Py_NewRef(value) : copy_object(run, value);
+        if (value == NULL) {
+            failed = 1;
+            break;
+        }
+        values[done++] = value;
+    }
+    Inline to;
+    if (!failed && run->pythons == before && inline_find(y, type, &to)) {
+        for (Py_ssize_t i = 0; i < size; i++) {
+            inline_add(&to, indices[i], values[i]);
+        }
+        return 0;
+    }
+    failed = failed || copy_rest_of_inline(run, x, y, indices, values, done, size, before) < 0;
+    for (Py_ssize_t i = 0; i < done; i++) {
+        Py_DECREF(values[i]);
+    }
+    return failed ? -1 : 0;
+}
+#endif
+
 static PyObject *
 copy_plain(Run *run, PyObject *x, Plan *plan, int alone)
 {
@@ -1316,7 +1625,13 @@ copy_plain(Run *run, PyObject *x, Plan *plan, int alone)
     PyObject *few_values[8], **values = few_values;
     PyObject *dict = NULL, *y = NULL, *new_dict = NULL;
     void *many = NULL;
-    if (plan->has_dict) {
+    int in_place = 0;
+#if HAVE_LAYOUTS
+    Inline from = {0};
+    in_place = plan->has_dict && layouts_known && inline_find(x, type, &from) && *from.size <= MOST_INLINE &&
+               names_are_ordinary(plan, inline_keys(type)) && names_are_atomic(run);
+#endif
+    if (plan->has_dict && !in_place) {
         dict = instance_dict(x);
         if (dict == NULL) {
             return NULL;
@@ -1345,32 +1660,24 @@ copy_plain(Run *run, PyObject *x, Plan *plan, int alone)
     if (y == NULL || memo_set(run, x, y, alone) < 0) {
         goto done;
     }
+#if HAVE_LAYOUTS
+    if (in_place && copy_inline(run, x, y, type, &from, before) < 0) {
+        goto done;
+    }
+#endif
     if (dict != NULL && PyDict_GET_SIZE(dict) > 0) {
         new_dict = copy_attributes(run, dict, NULL);
         if (new_dict == NULL) {
             goto done;
         }
     }
-    for (Py_ssize_t i = 0; i < slots; i++) {
-        PyObject *value = *(PyObject **)((char *)x + offsets[i]);
-        if (value != NULL) {
-            values[i] = copy_object(run, value);
-            if (values[i] == NULL) {
-                goto done;
-            }
-        }
+    if (slots && copy_slots(run, x, slots, offsets, values) < 0) {
+        goto done;
     }
     if (new_dict != NULL && set_attributes(run, y, new_dict, before) < 0) {
         goto done;
     }
-    for (Py_ssize_t i = 0; i < slots; i++) {
-        if (values[i] != NULL) {
-            PyObject **slot = (PyObject **)((char *)y + offsets[i]), *old = *slot;
-            *slot = values[i];
-            values[i] = NULL;
-            Py_XDECREF(old);
-        }
-    }
+    set_slots(y, slots, offsets, values);
     failed = 0;
 done:
     for (Py_ssize_t i = 0; i < slots; i++) {
@@ -1589,15 +1896,7 @@ lookup_attribute(PyObject *x, PyObject *name, PyObject **found)
 #if PY_VERSION_HEX >= 0x030d0000
     return PyObject_GetOptionalAttr(x, name, found);
 #else
-    *found = PyObject_GetAttr(x, name);
-    if (*found != NULL) {
-        return 1;
-    }
-    if (!PyErr_ExceptionMatches(PyExc_AttributeError)) {
-        return -1;
-    }
-    PyErr_Clear();
-    return 0;
+    return _PyObject_LookupAttr(x, name, found);
 #endif
 }
 
@@ -1742,8 +2041,8 @@ copy_default_dict(Run *run, PyObject *x, int alone)
     if (factory == NULL) {
         return NULL;
     }
-    last = NULL;
-    if (!is_atomic(run, factory, &last)) {
+    Plan *plan = plan_find(run, Py_TYPE(factory));
+    if (plan == NULL || !(plan->kind == KIND_ATOMIC || (plan->kind == KIND_SHARED && !run->exposed))) {
         Py_DECREF(factory);
         return copy_by_protocol(run, x);
     }
@@ -1879,16 +2178,16 @@ copy_by_rule(Run *run, PyObject *x, PyObject *plan)
     if (memo_expose(run) < 0) {
         return NULL;
     }
-    PyObject *made = PyObject_CallFunctionObjArgs(apply_function, rule, x, run->dict, NULL);
-    if (mode == RULE_FUNCTION || made == NULL) {
-        return made;
+    PyObject *made = PyObject_CallFunctionObjArgs(PyTuple_GET_ITEM(plan, 2), x, run->dict, NULL);
+    if (mode == RULE_STEPS && made != NULL) {
+        y = drive_steps(run, made);
+        Py_DECREF(made);
+        made = y;
     }
-    y = drive_steps(run, made);
-    Py_DECREF(made);
-    if (y == NULL) {
+    if (made == NULL) {
         blame(run, rule, x);
     }
-    return y;
+    return made;
 }
 
 static PyObject *copy_kind(Run *run, PyObject *x, Kind kind, Plan *plan, int alone);
@@ -1944,8 +2243,13 @@ copy_kind(Run *run, PyObject *x, Kind kind, Plan *plan, int alone)
         return copy_list(run, x, alone);
     case KIND_DICT:
         return copy_dict(run, x, alone);
-    case KIND_TUPLE:
+    case KIND_TUPLE: {
+        PyTypeObject *last = NULL;
+        if (plan != NULL && !run->exposed && is_own_copy(run, x, &last, 3)) {
+            return Py_NewRef(x);
+        }
         return copy_tuple(run, x);
+    }
     case KIND_RULES:
         return copy_by_rules(run, x, plan);
     case KIND_PLAIN:
@@ -2052,7 +2356,7 @@ copy_object(Run *run, PyObject *x)
         trace(x, NULL, NULL, "value", is_dict ? Py_None : NULL);
     }
     /* Python code that ran meanwhile may have taken x out of its container: then nothing but the table keeps it. */
-    if (y != NULL && y != x && memo_finish(run, x, y, enters_itself(kind), alone && run->pythons == before) < 0) {
+    if (y != NULL && y != x && memo_finish(run, x, y, enters_itself(kind), alone && run->pythons == before, run->pythons == before) < 0) {
         Py_CLEAR(y);
     }
 done:
@@ -2336,6 +2640,12 @@ module_exec(PyObject *module)
         return 0; /* imported again */
     }
     empty_tuple = PyTuple_New(0);
+#if HAVE_LAYOUTS
+    const char *portable = getenv("SAFEPICKLE_PORTABLE");
+    if (empty_tuple != NULL && (portable == NULL || *portable == '\0' || strcmp(portable, "0") == 0)) {
+        layouts_try(empty_tuple);
+    }
+#endif
     name_deepcopy = PyUnicode_InternFromString("__deepcopy__");
     name_append = PyUnicode_InternFromString("append");
     name_dict = PyUnicode_InternFromString("__dict__");

@@ -41,7 +41,7 @@ def plan_for(cls: type, registry: Registry, kinds: Mapping[str, int], atomic: fr
 
     Returns:
         The kind; the kind to fall back to when every rule declines; the kind where no rule has anything to say; whether
-        instances have a dictionary; whether the plan may be kept; the rules, each as ``(mode, rule)``; the attributes
+        instances have a dictionary; whether the plan may be kept; the rules, each as ``(mode, rule, copy function)``; the attributes
         by which to see that a rule has; the member descriptors of the slots; what the class says about the state of its
         instances, or ``None``.
     """
@@ -56,7 +56,7 @@ def plan_for(cls: type, registry: Registry, kinds: Mapping[str, int], atomic: fr
     concerns: tuple[str, ...] = ()
     if has_dict and all(rule.concerns for rule in rules):
         concerns = tuple(dict.fromkeys([name for rule in rules for name in rule.concerns]))
-    ruled = tuple([(_mode(rule), rule) for rule in rules])
+    ruled = tuple([(_mode(rule), rule, rule.copy) for rule in rules])
     return kinds["rules"], fallback, kind, has_dict, kept, ruled, concerns, members, state
 
 

@@ -10,12 +10,13 @@ Each is asked, with a module that is none: a version of torch that does anything
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
 
 from ..registry import Registry
-from ..state_methods import Drops, Searches, Updates, describe
+from ..state_methods import Drops, Meaning, Searches, Updates, describe
 
 __all__ = ["add_rules"]
 
@@ -25,10 +26,21 @@ _SEARCHED: Final = ("_parameters", "_buffers", "_modules")
 
 def add_rules(registry: Registry) -> None:
     """Describe the methods of ``torch.nn.Module``."""
-    for name, find in (("__getstate__", dropped), ("__setstate__", updated), ("__getattr__", searched)):
+    for name in ("__getstate__", "__setstate__", "__getattr__"):
         method = vars(torch.nn.Module).get(name)
-        if isinstance(method, types.FunctionType) and (meaning := find(method)) is not None:
+        if isinstance(method, types.FunctionType) and (meaning := find_meaning(name, method)) is not None:
             describe(method, meaning)
+
+
+def find_meaning(name: str, method: types.FunctionType) -> Meaning | None:
+    """What a method of that name does; ``None`` where it is not what it was when this was written."""
+    ask: dict[str, Callable[[types.FunctionType], Meaning | None]] = {
+        "__getstate__": dropped, "__setstate__": updated, "__getattr__": searched,
+    }  # fmt: skip
+    try:
+        return ask[name](method)
+    except Exception:
+        return None
 
 
 def _bare(**attributes: Any) -> Any:
