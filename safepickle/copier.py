@@ -171,35 +171,58 @@ def deepcopy(
     options = None if native and nonleaf is None and not rules.settings else _options(rules, nonleaf)
     known = None if memo is None else (len(memo), len(memo.get(id(memo), ())))
     try:
-        try:
-            if native:
-                return core.copy(x, rules, memo, options)
-            rules.refresh()
-            return _run(_Call(rules, {} if memo is None else memo, x, options or _options(rules, nonleaf)))
-        except RecursionError as error:
-            from .deep import may_try_again
+        if native:
+            return core.copy(x, rules, memo, options)
+        rules.refresh()
+        return _run(_Call(rules, {} if memo is None else memo, x, options or _options(rules, nonleaf)))
+    except Exception as error:
+        y = _after_failure(error, sys._getframe(), x, memo, known, rules, nonleaf)
+        if y is _NOTHING:
+            raise
+        return y
 
-            if not may_try_again(error, sys._getframe()):
-                raise
+
+def _after_failure(
+    error: Exception, frame: types.FrameType, x: Any, memo: Memo | None, known: tuple[int, int] | None,
+    rules: Registry, nonleaf: str | None,
+) -> Any:  # fmt: skip
+    """The copy after all, where there is another way to it; ``_NOTHING`` to raise the error as it is."""
+    if isinstance(error, RecursionError):
+        from .deep import may_try_again
+
+        if may_try_again(error, frame):
             if memo is not None and known is not None:
                 _restore(memo, *known)
-            return _run_deeply(_Call(rules, {} if memo is None else memo, x, options or _options(rules, nonleaf)))
-    except Exception as error:
-        if isinstance(error, RecursionError):
-            from .deep import is_nested
+            call = _Call(rules, {} if memo is None else memo, x, _options(rules, nonleaf))
+            try:
+                return _run_deeply(call)
+            except Exception as second:
+                y = _explained(second, frame, x, memo, rules, nonleaf)
+                if y is _NOTHING:
+                    raise
+                return y
+    return _explained(error, frame, x, memo, rules, nonleaf)
 
-            if is_nested(sys._getframe()):
-                raise
-        elif memo is None:
-            from .foreign import prefilled_memo
 
-            prepared = prefilled_memo(error, x, rules)
-            if prepared is not None:
-                return deepcopy(x, prepared, registry=registry, nonleaf=nonleaf)
-        translated = translate_copy_error(error, x, rules)
-        if translated is error:
-            raise
-        raise translated from translated.__cause__
+def _explained(
+    error: Exception, frame: types.FrameType, x: Any, memo: Memo | None, rules: Registry, nonleaf: str | None
+) -> Any:
+    """Raise an error that says what could not be copied; or copy with a memo that knows what stood in the way."""
+    if isinstance(error, RecursionError):
+        from .deep import is_nested
+
+        if is_nested(frame):
+            return _NOTHING
+    elif memo is None:
+        from .foreign import prefilled_memo
+
+        prepared = prefilled_memo(error, x, rules)
+        if prepared is not None:
+            return deepcopy(x, prepared, registry=rules, nonleaf=nonleaf)
+    translated = translate_copy_error(error, x, rules)
+    if translated is error:
+        return _NOTHING
+    raise translated from translated.__cause__
 
 
 def _options(rules: Registry, nonleaf: str | None) -> dict[str, Any]:
@@ -776,6 +799,17 @@ def _applied(rule: Rule, x: Any, memo: Memo) -> Any:
         raise
 
 
+def _native_failed(x: Any, error: Exception) -> Any:
+    """What becomes of a ``deepcopy(x)`` that has failed in the C core."""
+    try:
+        raise error
+    except Exception:
+        y = _after_failure(error, sys._getframe(), x, None, None, default_registry, None)
+        if y is _NOTHING:
+            raise
+        return y
+
+
 def _called(func: Callable[..., Any], args: Any) -> Any:
     return func(*args)
 
@@ -799,3 +833,5 @@ if core is not None:
         core, why_python["_core"] = None, str(error)
     else:
         _registry.on_change.append(core.invalidate)
+        _deepcopy = deepcopy
+        deepcopy = core.entry(_deepcopy)

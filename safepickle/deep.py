@@ -13,6 +13,8 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, Final
 
+from ._native import core
+
 __all__ = ["DeepPickler", "is_nested", "may_try_again", "tried_deeply"]
 
 Steps = Generator[Any, Any, None]
@@ -35,6 +37,8 @@ _ENTRANCES: Final = {("safepickle.pickler", "dump"), ("safepickle.copier", "deep
 
 def is_nested(frame: types.FrameType) -> bool:
     """Whether this frame of a pickler or copier is below another one, which will say what went wrong and where."""
+    if core is not None and core.entered():
+        return True
     outer = frame.f_back
     while outer is not None:
         if (outer.f_globals.get("__name__"), outer.f_code.co_name) in _ENTRANCES:

@@ -270,6 +270,7 @@ class Registry:
         self._made_classes: list[tuple[type, Rule]] = []
         self._cache = _TypeCache()
         self._version = 0
+        self._native_plans: Any = None  # what the C core of the copier has made of the rules
         self._listeners: weakref.WeakSet[Registry] = weakref.WeakSet()
         self._live: set[Any] = set()  # per-call caches of running picklers, dropped when a rule changes
         if self._parent is not None:

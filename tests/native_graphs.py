@@ -21,7 +21,7 @@ def pure(x: Any, *arguments: Any, **options: Any) -> Any:
     """`safepickle.deepcopy` by the copier in Python."""
     core, copier.core = copier.core, None
     try:
-        return safepickle.deepcopy(x, *arguments, **options)
+        return copier._deepcopy(x, *arguments, **options)
     finally:
         copier.core = core
 

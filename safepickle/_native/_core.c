@@ -32,6 +32,15 @@
 #define HAVE_STACK_LIMIT 1
 #endif
 
+/* What has many variables is not to take stack where it only might be called: objects are nested deep. */
+#ifdef _MSC_VER
+#define THREAD_LOCAL __declspec(thread)
+#define APART __declspec(noinline)
+#else
+#define THREAD_LOCAL __thread
+#define APART __attribute__((noinline))
+#endif
+
 /* ---- differences between versions of Python ------------------------------------------------------------------------------ */
 
 #if PY_VERSION_HEX >= 0x030c0000
@@ -103,6 +112,7 @@ typedef struct {
 } Plan;
 
 #define ATOMS 32
+#define ATOM(type) (((uintptr_t)(type) >> 5) % ATOMS)
 
 typedef struct {
     Plan *plans;
@@ -110,6 +120,7 @@ typedef struct {
     size_t used;
     uint64_t generation; /* the registry's, at the time when the table was filled */
     PyTypeObject *atoms[ATOMS]; /* static types known to be atomic: they never change */
+    PyTypeObject *others[ATOMS]; /* and such that are known not to be */
 } PlanTable;
 
 static PlanTable default_plans;
@@ -128,6 +139,10 @@ static PyObject *call_function;      /* copier._called(func, args) */
 static PyObject *pair_function;      /* copier._pair(item) -> (key, value) */
 static PyObject *state_function;     /* copier.set_state(y, state, setter) */
 static PyObject *reduce_function;    /* copier.reduce_by_protocol(x, cls) */
+static PyObject *failed_function;    /* copier._native_failed(x, error): what becomes of a deepcopy(x) that has failed */
+static PyObject *running;            /* copier._running */
+static PyObject *python_deepcopy, *python_deepcopy_doc;
+static PyObject *default_registry_vars;
 static PyObject *copier_globals;
 static PyCodeObject *trace_code;     /* the code of a frame that stands for copier._copy in a traceback */
 static PyObject *dispatch_table;     /* copyreg.dispatch_table */
@@ -135,7 +150,7 @@ static PyObject *entry_type;         /* entries.Entry */
 static PyObject *foreign_function;   /* entries.foreign(reducer) */
 static PyObject *empty_tuple;
 static PyObject *name_deepcopy, *name_append, *name_dict, *name_failed, *name_throw, *name_value, *name_reduce_ex,
-    *name_default_factory, *name_getstate, *name_setstate, *number_four;
+    *name_default_factory, *name_getstate, *name_setstate, *name_settings, *name_core, *name_plans, *number_four;
 
 /* ---- what is registered with copyreg ------------------------------------------------------------------------------------------- */
 
@@ -217,7 +232,7 @@ typedef struct Run {
     size_t logged;
     size_t log_room;
     PlanTable *plans;
-    PlanTable own_plans;
+    PyObject *own_plans;  /* what `plans` is part of where the registry is not the default one */
     Plan passing;         /* a plan that is not kept */
     Pending *pending;
     PyObject *seen, *seen_copy; /* what the table was asked for last; borrowed from it */
@@ -238,7 +253,7 @@ pointer_hash(const void *pointer)
     return (size_t)(bits ^ (bits >> 15) ^ (bits << 7));
 }
 
-static int
+static APART int
 table_grow(Run *run)
 {
     size_t size = (run->mask + 1) * 4;
@@ -260,6 +275,9 @@ table_grow(Run *run)
     }
     if (run->table != run->few) {
         PyMem_Free(run->table);
+    }
+    else {
+        memset(run->few, 0, sizeof run->few);
     }
     run->table = bigger;
     run->mask = size - 1;
@@ -637,9 +655,8 @@ plan_keep(PlanTable *table, Plan *fresh)
 
 /* A plan that was kept and is still right; NULL without an exception where there is none. */
 static inline Plan *
-plan_find(Run *run, PyTypeObject *type)
+plan_find(PlanTable *table, PyTypeObject *type)
 {
-    PlanTable *table = run->plans;
     if (table->plans == NULL || table->generation != generation_now()) {
         return NULL;
     }
@@ -656,7 +673,7 @@ plan_find(Run *run, PyTypeObject *type)
 }
 
 /* Ask for the plan of a type that is not known, or not any more. Runs Python code. */
-static Plan *
+static APART Plan *
 plan_ask(Run *run, PyTypeObject *type)
 {
     Plan fresh;
@@ -686,7 +703,7 @@ plan_ask(Run *run, PyTypeObject *type)
     }
     Plan *plan = NULL;
     if (current && kept && fresh.version != 0) {
-        plan = plan_keep(table, &fresh) < 0 ? NULL : plan_find(run, type);
+        plan = plan_keep(table, &fresh) < 0 ? NULL : plan_find(run->plans, type);
     }
     if (plan == NULL && !PyErr_Occurred()) {
         Plan old = run->passing;
@@ -705,7 +722,7 @@ plan_ask(Run *run, PyTypeObject *type)
 
 /* Add a frame to the traceback of the exception that is set, with the variables that the copier in Python has at that point: by them
  * paths.chain_of_copy finds the way to the part that failed. */
-static void
+static APART void
 trace(PyObject *x, PyObject *reduced, PyObject *y, const char *what, PyObject *item)
 {
     if (!PyErr_ExceptionMatches(PyExc_Exception) || PyErr_ExceptionMatches(PyExc_RecursionError) ||
@@ -735,7 +752,7 @@ trace(PyObject *x, PyObject *reduced, PyObject *y, const char *what, PyObject *i
 static PyObject *copy_object(Run *run, PyObject *x);
 
 #ifdef HAVE_STACK_LIMIT
-static __thread char *stack_lowest; /* the lowest address that a copy may use in this thread */
+static THREAD_LOCAL char *stack_lowest; /* the lowest address that a copy may use in this thread */
 
 static void
 stack_ask(void)
@@ -780,30 +797,46 @@ stack_leave(void)
 }
 
 static int
-is_atomic_type(Run *run, PyTypeObject *type, PyTypeObject **last)
+is_atomic_type(PlanTable *table, PyTypeObject *type, PyTypeObject **last)
 {
-    PlanTable *table = run->plans;
-    PyTypeObject **atom = &table->atoms[((uintptr_t)type >> 5) % ATOMS];
+    PyTypeObject **atom = &table->atoms[ATOM(type)];
     if (*atom == type && table->generation == rules_generation) {
         *last = type;
         return 1;
     }
-    Plan *plan = plan_find(run, type);
-    if (plan == NULL || plan->kind != KIND_ATOMIC) {
+    Plan *plan = plan_find(table, type);
+    if (plan == NULL) {
         return 0;
     }
-    *last = type;
+    int atomic = plan->kind == KIND_ATOMIC;
     if (!PyType_HasFeature(type, Py_TPFLAGS_HEAPTYPE)) {
-        *atom = type;
+        *(atomic ? atom : &table->others[ATOM(type)]) = type;
     }
-    return 1;
+    if (atomic) {
+        *last = type;
+    }
+    return atomic;
 }
 
 /* Whether an object is its own copy, as far as is known without asking. `last` remembers the type that was answered yes. */
 static inline int
 is_atomic(Run *run, PyObject *x, PyTypeObject **last)
 {
-    return Py_TYPE(x) == *last || is_atomic_type(run, Py_TYPE(x), last);
+    PyTypeObject *type = Py_TYPE(x);
+    PlanTable *table = run->plans;
+    if (type == *last) {
+        return 1;
+    }
+    if (table->generation == rules_generation) {
+        if (table->atoms[ATOM(type)] == type) {
+            *last = type;
+            return 1;
+        }
+        if (table->others[ATOM(type)] == type) {
+            return 0;
+        }
+    }
+    return is_atomic_type(table, type, last);
 }
 
 /* Whether an object is its own copy because all below it is: tuples of atoms. Nothing but Python code enters such a tuple in the memo. */
@@ -828,7 +861,7 @@ is_own_copy(Run *run, PyObject *x, PyTypeObject **last, int levels)
 static int
 tuples_are_plain(Run *run)
 {
-    Plan *plan = run->exposed ? NULL : plan_find(run, &PyTuple_Type);
+    Plan *plan = run->exposed ? NULL : plan_find(run->plans, &PyTuple_Type);
     return plan != NULL && plan->kind == KIND_TUPLE;
 }
 
@@ -862,7 +895,9 @@ copy_list(Run *run, PyObject *x, int alone)
     }
     /* Python code may change the list while it is copied: its length is read anew, as a `for` loop does. */
     for (Py_ssize_t i = made; i < PyList_GET_SIZE(x); i++) {
-        PyObject *copied = copy_object(run, PyList_GET_ITEM(x, i));
+        PyObject *item = PyList_GET_ITEM(x, i);
+        int again = item == run->seen && !run->exposed;
+        PyObject *copied = again ? Py_NewRef(run->seen_copy) : copy_object(run, item);
         if (copied == NULL) {
             Py_DECREF(y);
             return NULL;
@@ -933,7 +968,7 @@ set_item(Run *run, PyObject *y, PyObject *key, PyObject *value, int *simple)
 }
 
 /* Copy the items of a dictionary into another one, from a position on; `left` counts them. */
-static int
+static APART int
 copy_items_from(Run *run, PyObject *x, PyObject *y, Py_ssize_t position, Py_ssize_t left)
 {
     Py_ssize_t size = PyDict_GET_SIZE(x);
@@ -968,6 +1003,39 @@ copy_items_from(Run *run, PyObject *x, PyObject *y, Py_ssize_t position, Py_ssiz
         }
     }
     return 0;
+}
+
+/* As PyDict_Next, for a dictionary that nobody changes meanwhile. `simple`: see dict_is_simple. */
+static inline int
+next_item(PyObject *x, int simple, Py_ssize_t *position, PyObject **key, PyObject **value)
+{
+#if HAVE_LAYOUTS
+    if (simple) {
+        Keys *keys = (Keys *)((PyDictObject *)x)->ma_keys;
+        if (*position >= keys->nentries) {
+            return 0;
+        }
+        if (keys->kind == 0) {
+            HashedEntry *entry = (HashedEntry *)keys_entries(keys) + (*position)++;
+            *key = entry->key;
+            *value = entry->value;
+        }
+        else {
+            UnicodeEntry *entry = (UnicodeEntry *)keys_entries(keys) + (*position)++;
+            *key = entry->key;
+            *value = entry->value;
+        }
+        return 1;
+    }
+#endif
+    return PyDict_Next(x, position, key, value);
+}
+
+/* Whether a key is its own copy, and neither hashed nor compared by Python code. */
+static inline int
+is_plain_key(Run *run, PyObject *key, PyTypeObject **last)
+{
+    return (Py_TYPE(key) == *last && PyUnicode_CheckExact(key)) || (is_atomic(run, key, last) && is_simple_key(key));
 }
 
 /* Enter what was copied so far into all dictionaries that are being copied. The keys are simple: no Python code runs. */
@@ -1028,7 +1096,7 @@ enter_all(PyObject *x, PyObject *y, PyObject **copies)
 #define FEW_ITEMS 12
 
 /* Copy all items of a dictionary into one that is empty and in the memo. */
-static int
+static APART int
 copy_items(Run *run, PyObject *x, PyObject *y)
 {
     Py_ssize_t position = 0, before = 0, size = PyDict_GET_SIZE(x);
@@ -1038,8 +1106,8 @@ copy_items(Run *run, PyObject *x, PyObject *y)
     if (PyDict_GET_SIZE(y) > 0) {
         return copy_items_from(run, x, y, 0, size);
     }
-    while (PyDict_Next(x, &position, &key, &value) && is_atomic(run, value, &last_value) && is_atomic(run, key, &last_key) &&
-           is_simple_key(key)) {
+    int simple = dict_is_simple(x);
+    while (next_item(x, simple, &position, &key, &value) && is_atomic(run, value, &last_value) && is_plain_key(run, key, &last_key)) {
         flat++;
         before = position;
     }
@@ -1057,8 +1125,8 @@ copy_items(Run *run, PyObject *x, PyObject *y)
     position = before;
     done = flat;
     int failed = 0;
-    while (!failed && !pending.entered && PyDict_Next(x, &position, &key, &value)) {
-        if (!is_atomic(run, key, &last_key) || !is_simple_key(key)) {
+    while (!failed && !pending.entered && next_item(x, simple, &position, &key, &value)) {
+        if (!is_plain_key(run, key, &last_key)) {
             position = before;
             failed = pending_enter(run) < 0;
             break;
@@ -1191,7 +1259,7 @@ set_is_flat(Run *run, PyObject *x)
 }
 
 /* A set goes by its reduce value in the standard library: type, a list of its items, its attributes. Exact sets have none. */
-static PyObject *
+static APART PyObject *
 copy_set(Run *run, PyObject *x, int frozen)
 {
     if (!frozen) {
@@ -1258,7 +1326,7 @@ static inline int
 names_are_atomic(Run *run)
 {
     PyTypeObject *last = NULL;
-    return is_atomic_type(run, &PyUnicode_Type, &last);
+    return is_atomic_type(run->plans, &PyUnicode_Type, &last);
 }
 
 /* Whether somebody besides the instance holds its dictionary, or it may have a protocol method of its own, or odd keys. */
@@ -1301,7 +1369,7 @@ set_attributes(Run *run, PyObject *y, PyObject *attributes, unsigned long before
 #define FEW_ATTRIBUTES 24
 
 /* The same where a rule says how strings are copied. */
-static PyObject *
+static APART PyObject *
 copy_attributes_by_rules(Run *run, PyObject *dict, PyObject *dropped)
 {
     PyObject *kept = PyDict_Copy(dict), *copied = PyDict_New();
@@ -1318,7 +1386,7 @@ copy_attributes_by_rules(Run *run, PyObject *dict, PyObject *dropped)
 }
 
 /* A dictionary with the copies of an instance's attributes, in their order, without those that are dropped (a tuple, or NULL). */
-static PyObject *
+static APART PyObject *
 copy_attributes(Run *run, PyObject *dict, PyObject *dropped)
 {
     if (!names_are_atomic(run)) {
@@ -1436,7 +1504,7 @@ call_setstate(Run *run, PyObject *y, PyObject *state)
 }
 
 /* As what x.__getstate__() returns says. */
-static PyObject *
+static APART PyObject *
 copy_by_getstate(Run *run, PyObject *x)
 {
     if (python_begins(run) < 0) {
@@ -1460,7 +1528,7 @@ copy_by_getstate(Run *run, PyObject *x)
     return y;
 }
 
-static PyObject *
+static APART PyObject *
 copy_stateful(Run *run, PyObject *x, Plan *plan, int alone)
 {
     int calls_getstate = PyTuple_GET_ITEM(plan->state, 0) == Py_True;
@@ -1552,7 +1620,7 @@ names_are_ordinary(Plan *plan, Keys *keys)
 }
 
 /* Python code has run while attributes were copied, and may have changed anything: the rest is read from the instance's dictionary. */
-static int
+static APART int
 copy_rest_of_inline(Run *run, PyObject *x, PyObject *y, const uint8_t *indices, PyObject **values, Py_ssize_t done, Py_ssize_t size,
                     unsigned long before)
 {
@@ -1582,27 +1650,51 @@ copy_rest_of_inline(Run *run, PyObject *x, PyObject *y, const uint8_t *indices, 
     return failed ? -1 : 0;
 }
 
-/* Copy the attributes of an instance that has no dictionary. y has none so far; `before` is when it was made. */
+/* Whether the attributes are still those that were there at first. */
 static int
+inline_is_same(PyObject *x, PyTypeObject *type, Inline *from, const uint8_t *indices, Py_ssize_t size)
+{
+    if (!inline_read(x, type, from) || *from->size != size) {
+        return 0;
+    }
+    for (Py_ssize_t i = 0; i < size; i++) {
+        if (from->order[from->direction * i] != indices[i]) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Copy the attributes of an instance from where they are. y has none so far; `before` is when it was made. */
+static APART int
 copy_inline(Run *run, PyObject *x, PyObject *y, PyTypeObject *type, Inline *from, unsigned long before)
 {
     PyObject *values[MOST_INLINE];
     uint8_t indices[MOST_INLINE];
     PyTypeObject *last = NULL;
     Py_ssize_t size = *from->size, done = 0;
+    unsigned long checked = before;
     int failed = 0;
-    while (done < size && run->pythons == before) {
-        int index = indices[done] = from->order[from->direction * done];
-        PyObject *value = from->values[index];
+    for (Py_ssize_t i = 0; i < size; i++) {
+        indices[i] = from->order[from->direction * i];
+    }
+    while (done < size) {
+        PyObject *value = from->values[indices[done]];
         value = is_atomic(run, value, &last) ? Py_NewRef(value) : copy_object(run, value);
         if (value == NULL) {
             failed = 1;
             break;
         }
         values[done++] = value;
+        if (run->pythons != checked) {
+            checked = run->pythons;
+            if (!inline_is_same(x, type, from, indices, size)) {
+                break;
+            }
+        }
     }
     Inline to;
-    if (!failed && run->pythons == before && inline_find(y, type, &to)) {
+    if (!failed && done == size && inline_find(y, type, &to) && *to.size == 0) {
         for (Py_ssize_t i = 0; i < size; i++) {
             inline_add(&to, indices[i], values[i]);
         }
@@ -1616,7 +1708,7 @@ copy_inline(Run *run, PyObject *x, PyObject *y, PyTypeObject *type, Inline *from
 }
 #endif
 
-static PyObject *
+static APART PyObject *
 copy_plain(Run *run, PyObject *x, Plan *plan, int alone)
 {
     PyTypeObject *type = Py_TYPE(x);
@@ -1628,7 +1720,7 @@ copy_plain(Run *run, PyObject *x, Plan *plan, int alone)
     int in_place = 0;
 #if HAVE_LAYOUTS
     Inline from = {0};
-    in_place = plan->has_dict && layouts_known && inline_find(x, type, &from) && *from.size <= MOST_INLINE &&
+    in_place = plan->has_dict && layouts_known && inline_read(x, type, &from) && *from.size <= MOST_INLINE &&
                names_are_ordinary(plan, inline_keys(type)) && names_are_atomic(run);
 #endif
     if (plan->has_dict && !in_place) {
@@ -1842,7 +1934,7 @@ set_pairs(Run *run, PyObject *x, PyObject *reduced, PyObject *y, PyObject *pairs
 }
 
 /* The copy that a reduce value describes; x itself if it is a string. */
-static PyObject *
+static APART PyObject *
 reconstruct(Run *run, PyObject *x, PyObject *reduced)
 {
     if (PyUnicode_Check(reduced)) {
@@ -1931,7 +2023,7 @@ reduce(PyObject *x, PyTypeObject *type)
     return reduced;
 }
 
-static PyObject *
+static APART PyObject *
 copy_by_methods(Run *run, PyObject *x)
 {
     PyObject *own;
@@ -1953,7 +2045,7 @@ copy_by_methods(Run *run, PyObject *x)
     return y;
 }
 
-static PyObject *
+static APART PyObject *
 copy_by_protocol(Run *run, PyObject *x)
 {
     if (PyType_IsSubtype(Py_TYPE(x), &PyType_Type)) {
@@ -1969,7 +2061,7 @@ copy_by_protocol(Run *run, PyObject *x)
     return y;
 }
 
-static PyObject *
+static APART PyObject *
 copy_ordered_dict(Run *run, PyObject *x, int alone)
 {
     PyObject **attributes = _PyObject_GetDictPtr(x);
@@ -2026,7 +2118,7 @@ copy_ordered_dict(Run *run, PyObject *x, int alone)
     return y;
 }
 
-static PyObject *
+static APART PyObject *
 copy_default_dict(Run *run, PyObject *x, int alone)
 {
     Py_ssize_t position = 0;
@@ -2041,7 +2133,7 @@ copy_default_dict(Run *run, PyObject *x, int alone)
     if (factory == NULL) {
         return NULL;
     }
-    Plan *plan = plan_find(run, Py_TYPE(factory));
+    Plan *plan = plan_find(run->plans, Py_TYPE(factory));
     if (plan == NULL || !(plan->kind == KIND_ATOMIC || (plan->kind == KIND_SHARED && !run->exposed))) {
         Py_DECREF(factory);
         return copy_by_protocol(run, x);
@@ -2192,7 +2284,7 @@ copy_by_rule(Run *run, PyObject *x, PyObject *plan)
 
 static PyObject *copy_kind(Run *run, PyObject *x, Kind kind, Plan *plan, int alone);
 
-static PyObject *
+static APART PyObject *
 copy_by_rules(Run *run, PyObject *x, Plan *plan)
 {
     PyObject *rules = Py_NewRef(plan->rules); /* the plan may go away while rules run */
@@ -2305,7 +2397,7 @@ copy_object(Run *run, PyObject *x)
 {
     int alone = Py_REFCNT(x) == 1, owned = 0;
     unsigned long before = run->pythons;
-    Plan *plan = plan_find(run, Py_TYPE(x));
+    Plan *plan = plan_find(run->plans, Py_TYPE(x));
     if (plan == NULL) {
         Py_INCREF(x); /* Python code may drop the last reference */
         owned = 1;
@@ -2377,16 +2469,27 @@ run_clear(Run *run)
     if (run->log != run->few_logged) {
         PyMem_Free(run->log);
     }
-    for (size_t i = 0; i <= run->mask; i++) {
-        if (run->table[i].source != NULL) {
-            Py_DECREF(run->table[i].source);
-            Py_DECREF(run->table[i].copy);
-        }
-    }
     if (run->table != run->few) {
+        for (size_t i = 0; i <= run->mask; i++) {
+            if (run->table[i].source != NULL) {
+                Py_DECREF(run->table[i].source);
+                Py_DECREF(run->table[i].copy);
+            }
+        }
         PyMem_Free(run->table);
     }
-    plans_clear(&run->own_plans);
+    else {
+        for (size_t i = 0; run->used > 0 && i < FEW; i++) {
+            if (run->few[i].source != NULL) {
+                Pair pair = run->few[i];
+                run->few[i] = (Pair){NULL, NULL};
+                run->used--;
+                Py_DECREF(pair.source);
+                Py_DECREF(pair.copy);
+            }
+        }
+    }
+    Py_XDECREF(run->own_plans);
     plan_clear(&run->passing);
     Py_XDECREF(run->call);
     Py_XDECREF(run->keep_key);
@@ -2455,6 +2558,125 @@ refresh(PyObject *registry)
     return 0;
 }
 
+/* The plans by the rules of a registry, which keeps them. */
+typedef struct {
+    PyObject_HEAD
+    PlanTable table;
+} Plans;
+
+static int
+plans_traverse(PyObject *self, visitproc visit, void *arg)
+{
+    PlanTable *table = &((Plans *)self)->table;
+    for (size_t i = 0; table->plans != NULL && i <= table->mask; i++) {
+        Py_VISIT(table->plans[i].rules);
+        Py_VISIT(table->plans[i].state);
+    }
+    return 0;
+}
+
+static int
+plans_tp_clear(PyObject *self)
+{
+    plans_clear(&((Plans *)self)->table);
+    return 0;
+}
+
+static void
+plans_dealloc(PyObject *self)
+{
+    PyObject_GC_UnTrack(self);
+    plans_clear(&((Plans *)self)->table);
+    PyObject_GC_Del(self);
+}
+
+static PyTypeObject PlansType = {
+    PyVarObject_HEAD_INIT(NULL, 0).tp_name = "safepickle._native._core.Plans",
+    .tp_basicsize = sizeof(Plans),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .tp_dealloc = plans_dealloc,
+    .tp_traverse = plans_traverse,
+    .tp_clear = plans_tp_clear,
+    .tp_doc = "How the C core copies objects by the rules of a registry.",
+};
+
+static PyObject *
+plans_of(PyObject *registry)
+{
+    PyObject *found = NULL;
+    if (lookup_attribute(registry, name_plans, &found) < 0) {
+        return NULL;
+    }
+    if (found != NULL && Py_TYPE(found) == &PlansType) {
+        return found;
+    }
+    Py_XDECREF(found);
+    Plans *made = PyObject_GC_New(Plans, &PlansType);
+    if (made == NULL) {
+        return NULL;
+    }
+    memset(&made->table, 0, sizeof made->table);
+    PyObject_GC_Track((PyObject *)made);
+    if (PyObject_SetAttr(registry, name_plans, (PyObject *)made) < 0) {
+        Py_CLEAR(made);
+    }
+    return (PyObject *)made;
+}
+
+/* A copy of x in a run of its own. `memo` is a dictionary of the caller's or NULL, `options` a dictionary or NULL. */
+static PyObject *
+copy_root(PyObject *x, PyObject *registry, PyObject *memo, PyObject *options)
+{
+    if (refresh(registry) < 0) {
+        return NULL;
+    }
+    /* Not on the stack: it is found from other threads, and a library of coroutines may move the stack away while Python code runs. */
+    Run *run = spare_run;
+    spare_run = NULL;
+    if (run == NULL) { /* else its table is empty already */
+        run = PyMem_Calloc(1, sizeof(Run));
+        if (run == NULL) {
+            return PyErr_NoMemory();
+        }
+    }
+    memset(run, 0, offsetof(Run, few_logged));
+    run->table = run->few;
+    run->mask = FEW - 1;
+    run->log = run->few_logged;
+    run->log_room = FEW_LOGGED;
+    run->root = Py_NewRef(x); /* two refer to it now, so the root is always in the table */
+    run->registry = Py_NewRef(registry);
+    run->options = Py_XNewRef(options);
+    run->dict = Py_XNewRef(memo);
+    run->plans = &default_plans;
+    if (registry != default_registry) {
+        run->own_plans = plans_of(registry);
+        if (run->own_plans == NULL) {
+            run->users = 1;
+            run_release(run);
+            return NULL;
+        }
+        run->plans = &((Plans *)run->own_plans)->table;
+    }
+#ifdef HAVE_STACK_LIMIT
+    if (stack_lowest == NULL) {
+        stack_ask();
+    }
+#endif
+    run->users = 1;
+    run->outer = runs;
+    runs = run;
+    PyObject *y = NULL;
+    if (memo == NULL || memo_expose(run) == 0) {
+        python_ends(run);
+        y = copy_object(run, run->root);
+    }
+    gc_resume(run);
+    run_leave(run);
+    run_release(run);
+    return y;
+}
+
 PyDoc_STRVAR(copy_doc,
 "copy(x, registry, memo, options)\n--\n\n"
 "A deep copy of x, as copier.deepcopy makes it. memo is None or a dictionary of the caller's; options is a dictionary, or None for the registry's.");
@@ -2466,43 +2688,22 @@ core_copy(PyObject *module, PyObject *const *args, Py_ssize_t count)
         PyErr_SetString(PyExc_TypeError, "copy takes four arguments");
         return NULL;
     }
-    if (refresh(args[1]) < 0) {
-        return NULL;
-    }
-    /* Not on the stack: it is found from other threads, and a library of coroutines may move the stack away while Python code runs. */
-    Run *run = spare_run;
-    spare_run = NULL;
-    if (run == NULL && (run = PyMem_Malloc(sizeof(Run))) == NULL) {
-        return PyErr_NoMemory();
-    }
-    memset(run, 0, offsetof(Run, few_logged));
-    memset(run->few, 0, sizeof run->few);
-    run->table = run->few;
-    run->mask = FEW - 1;
-    run->log = run->few_logged;
-    run->log_room = FEW_LOGGED;
-    run->root = Py_NewRef(args[0]); /* two refer to it now, so the root is always in the table */
-    run->registry = Py_NewRef(args[1]);
-    run->options = args[3] == Py_None ? NULL : Py_NewRef(args[3]);
-    run->plans = run->registry == default_registry ? &default_plans : &run->own_plans;
+    return copy_root(args[0], args[1], args[2] == Py_None ? NULL : args[2], args[3] == Py_None ? NULL : args[3]);
+}
+
+/* A part, in a run that Python code has seen. */
+static PyObject *
+copy_nested(Run *run, PyObject *x)
+{
 #ifdef HAVE_STACK_LIMIT
-    if (stack_lowest == NULL) {
+    if (stack_lowest == NULL) { /* another thread than the one that the run is in */
         stack_ask();
     }
 #endif
-    run->users = 1;
-    run->outer = runs;
-    runs = run;
-    PyObject *y = NULL;
-    if (args[2] != Py_None) {
-        run->dict = Py_NewRef(args[2]);
-    }
-    if (run->dict == NULL || memo_expose(run) == 0) {
-        python_ends(run);
-        y = copy_object(run, run->root);
-    }
+    run->users++;
+    python_ends(run);
+    PyObject *y = copy_object(run, x);
     gc_resume(run);
-    run_leave(run);
     run_release(run);
     return y;
 }
@@ -2518,22 +2719,123 @@ core_nested(PyObject *module, PyObject *const *args, Py_ssize_t count)
         PyErr_SetString(PyExc_TypeError, "nested takes two arguments");
         return NULL;
     }
-#ifdef HAVE_STACK_LIMIT
-    if (stack_lowest == NULL) { /* another thread than the one that the run is in */
-        stack_ask();
-    }
-#endif
     for (Run *run = runs; run != NULL; run = run->outer) {
         if (run->exposed && run->dict == args[1]) {
-            run->users++;
-            python_ends(run);
-            PyObject *y = copy_object(run, args[0]);
-            gc_resume(run);
-            run_release(run);
-            return y;
+            return copy_nested(run, args[0]);
         }
     }
     Py_RETURN_NOTIMPLEMENTED;
+}
+
+/* ---- safepickle.deepcopy ------------------------------------------------------------------------------------------------------------------ */
+
+/* As the definition, copier.deepcopy in Python, which is called for all but the two most common forms of a call. */
+
+static THREAD_LOCAL int entered; /* how many calls are at work in this thread: they leave no frame by which deep.is_nested could see them */
+
+/* deepcopy(x) */
+static PyObject *
+deepcopy_alone(PyObject *x)
+{
+    PyTypeObject *last = NULL;
+    if (is_atomic_type(&default_plans, Py_TYPE(x), &last)) {
+        return Py_NewRef(x);
+    }
+    PyObject *core = PyDict_GetItemWithError(copier_globals, name_core);
+    PyObject *settings = PyDict_GetItemWithError(default_registry_vars, name_settings);
+    if (core == NULL || core == Py_None || settings == NULL || !PyDict_CheckExact(settings) || PyDict_GET_SIZE(settings) > 0) {
+        return PyErr_Occurred() ? NULL : PyObject_CallOneArg(python_deepcopy, x);
+    }
+    entered++;
+    PyObject *y = copy_root(x, default_registry, NULL, NULL);
+    entered--;
+    if (y != NULL || !PyErr_ExceptionMatches(PyExc_Exception)) {
+        return y;
+    }
+    PyObject *error = exception_take();
+    y = PyObject_CallFunctionObjArgs(failed_function, x, error, NULL);
+    Py_DECREF(error);
+    return y;
+}
+
+/* deepcopy(part, memo) of a run that is at work; NotImplemented if there is none. */
+static PyObject *
+deepcopy_part(PyObject *x, PyObject *memo)
+{
+    PyObject *key = PyLong_FromVoidPtr(memo);
+    if (key == NULL) {
+        return NULL;
+    }
+    PyObject *call = PyDict_GetItemWithError(running, key);
+    Py_DECREF(key);
+    Run *run = call == NULL ? NULL : runs;
+    while (run != NULL && run->call != call) {
+        run = run->outer;
+    }
+    if (run == NULL || run->dict != memo) {
+        return PyErr_Occurred() ? NULL : Py_NewRef(Py_NotImplemented);
+    }
+    Py_INCREF(call);
+    PyObject *y = copy_nested(run, x);
+    if (y == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyObject *error = exception_take();
+        int noted = PyObject_SetAttr(call, name_failed, error);
+        if (noted < 0) {
+            Py_DECREF(error);
+        }
+        else {
+            exception_give(error);
+        }
+    }
+    Py_DECREF(call);
+    return y;
+}
+
+static PyObject *
+core_deepcopy(PyObject *module, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    if (names == NULL && count == 1) {
+        return deepcopy_alone(args[0]);
+    }
+    if (names == NULL && count == 2 && PyDict_CheckExact(args[1])) {
+        PyObject *y = deepcopy_part(args[0], args[1]);
+        if (y != Py_NotImplemented) {
+            return y;
+        }
+        Py_DECREF(y);
+    }
+    return PyObject_Vectorcall(python_deepcopy, args, (size_t)count, names);
+}
+
+static PyMethodDef deepcopy_method = {"deepcopy", (PyCFunction)(void (*)(void))core_deepcopy, METH_FASTCALL | METH_KEYWORDS, NULL};
+
+PyDoc_STRVAR(entry_doc, "entry(definition)\n--\n\nThe function that is deepcopy, where `definition` is what it is in Python.");
+
+static PyObject *
+core_entry(PyObject *module, PyObject *function)
+{
+    PyObject *doc = PyObject_GetAttrString(function, "__doc__"), *name = PyObject_GetAttrString(function, "__module__"), *made = NULL;
+    PyObject *text = doc == NULL ? NULL : PyUnicode_FromFormat(
+        "deepcopy(x, memo=None, _nil=None, *, registry=None, nonleaf=None)\n--\n\n%S", doc);
+    const char *utf8 = text == NULL ? NULL : PyUnicode_AsUTF8(text);
+    if (utf8 != NULL && name != NULL) {
+        deepcopy_method.ml_doc = utf8;
+        Py_XSETREF(python_deepcopy_doc, Py_NewRef(text)); /* keeps it */
+        Py_XSETREF(python_deepcopy, Py_NewRef(function));
+        made = PyCFunction_NewEx(&deepcopy_method, NULL, name);
+    }
+    Py_XDECREF(doc);
+    Py_XDECREF(name);
+    Py_XDECREF(text);
+    return made;
+}
+
+PyDoc_STRVAR(entered_doc, "entered()\n--\n\nHow many calls of deepcopy(x) are at work in this thread.");
+
+static PyObject *
+core_entered(PyObject *module, PyObject *unused)
+{
+    return PyLong_FromLong(entered);
 }
 
 PyDoc_STRVAR(invalidate_doc, "invalidate()\n--\n\nForget how types are copied: a rule has changed.");
@@ -2578,7 +2880,13 @@ core_setup(PyObject *module, PyObject *args)
         take(copier, "_six", &six_function) < 0 || take(copier, "_called", &call_function) < 0 ||
         take(copier, "_pair", &pair_function) < 0 ||
         take(copier, "_Entry", &entry_type) < 0 || take(copier, "_foreign", &foreign_function) < 0 || take(copier, "_refreshed", &refreshed_function) < 0 ||
-        take(registry, "default_registry", &default_registry) < 0) {
+        take(registry, "default_registry", &default_registry) < 0 ||
+        take(copier, "_native_failed", &failed_function) < 0 || take(copier, "_running", &running) < 0 ||
+        take(default_registry, "__dict__", &default_registry_vars) < 0) {
+        return NULL;
+    }
+    if (!PyDict_CheckExact(running) || !PyDict_CheckExact(default_registry_vars)) {
+        PyErr_SetString(PyExc_TypeError, "copier._running and the variables of a registry must be dictionaries");
         return NULL;
     }
     if (take(copier, "__dict__", &copier_globals) < 0) {
@@ -2621,6 +2929,8 @@ core_setup(PyObject *module, PyObject *args)
 static PyMethodDef methods[] = {
     {"copy", (PyCFunction)(void (*)(void))core_copy, METH_FASTCALL, copy_doc},
     {"nested", (PyCFunction)(void (*)(void))core_nested, METH_FASTCALL, nested_doc},
+    {"entry", core_entry, METH_O, entry_doc},
+    {"entered", core_entered, METH_NOARGS, entered_doc},
     {"invalidate", core_invalidate, METH_NOARGS, invalidate_doc},
     {"setup", core_setup, METH_VARARGS, setup_doc},
     {NULL, NULL, 0, NULL},
@@ -2656,8 +2966,14 @@ module_exec(PyObject *module)
     name_default_factory = PyUnicode_InternFromString("default_factory");
     name_getstate = PyUnicode_InternFromString("__getstate__");
     name_setstate = PyUnicode_InternFromString("__setstate__");
+    name_settings = PyUnicode_InternFromString("settings");
+    name_core = PyUnicode_InternFromString("core");
+    name_plans = PyUnicode_InternFromString("_native_plans");
+    if (PyType_Ready(&PlansType) < 0) {
+        return -1;
+    }
     number_four = PyLong_FromLong(4);
-    return name_getstate && name_setstate && name_default_factory && empty_tuple && name_reduce_ex && number_four && name_deepcopy && name_append && name_dict && name_failed && name_throw && name_value ? 0 : -1;
+    return name_plans && name_core && name_settings && name_getstate && name_setstate && name_default_factory && empty_tuple && name_reduce_ex && number_four && name_deepcopy && name_append && name_dict && name_failed && name_throw && name_value ? 0 : -1;
 }
 
 static PyModuleDef_Slot slots[] = {

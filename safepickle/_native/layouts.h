@@ -51,40 +51,78 @@ inline_keys(PyTypeObject *type)
     return (Keys *)((PyHeapTypeObject *)type)->ht_cached_keys;
 }
 
-/* Find them; 0 where the instance has a dictionary, or its type another way to keep attributes. */
-static inline int
-inline_find(PyObject *x, PyTypeObject *type, Inline *found)
+static inline void
+inline_at(void *where, Inline *found)
 {
 #if PY_VERSION_HEX >= 0x030d0000
-    struct { uint8_t capacity, size, embedded, valid; PyObject *values[1]; } *head = (void *)((char *)x + sizeof(PyObject));
-    if (!(type->tp_flags & Py_TPFLAGS_INLINE_VALUES) || ((PyObject **)x)[-3] != NULL || !head->valid) {
-        return 0;
-    }
+    struct { uint8_t capacity, size, embedded, valid; PyObject *values[1]; } *head = where;
     found->values = head->values;
     found->size = &head->size;
     found->order = (uint8_t *)&head->values[head->capacity];
     found->direction = 1;
 #else
-    if (!(type->tp_flags & Py_TPFLAGS_MANAGED_DICT)) {
-        return 0;
-    }
-#if PY_VERSION_HEX >= 0x030c0000
-    uintptr_t tagged = ((uintptr_t *)x)[-3];
-    if (!(tagged & 1)) {
-        return 0;
-    }
-    found->values = (PyObject **)(tagged + 1);
-#else
-    found->values = ((PyObject ***)x)[-4];
-    if (found->values == NULL) {
-        return 0;
-    }
-#endif
-    found->size = (uint8_t *)found->values - 2;
+    found->values = where;
+    found->size = (uint8_t *)where - 2;
     found->order = found->size - 1;
     found->direction = -1;
 #endif
-    return inline_keys(type) != NULL;
+}
+
+/* The dictionary that an instance has, or the values that it has in place of one; neither for types that keep attributes in another way. */
+static inline void
+inline_or_dict(PyObject *x, PyTypeObject *type, void **values, PyObject **dict)
+{
+    *values = NULL;
+    *dict = NULL;
+#if PY_VERSION_HEX >= 0x030d0000
+    if (type->tp_flags & Py_TPFLAGS_INLINE_VALUES) {
+        uint8_t *head = (uint8_t *)x + sizeof(PyObject);
+        *dict = ((PyObject **)x)[-3];
+        *values = *dict == NULL && head[3] ? head : NULL;
+    }
+#elif PY_VERSION_HEX >= 0x030c0000
+    if (type->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
+        uintptr_t tagged = ((uintptr_t *)x)[-3];
+        *(tagged & 1 ? values : (void **)dict) = (void *)(tagged + (tagged & 1));
+    }
+#else
+    if (type->tp_flags & Py_TPFLAGS_MANAGED_DICT) {
+        *values = ((void **)x)[-4];
+        *dict = ((PyObject **)x)[-3];
+    }
+#endif
+}
+
+/* Find the attributes of an instance that has no dictionary. */
+static inline int
+inline_find(PyObject *x, PyTypeObject *type, Inline *found)
+{
+    void *values;
+    PyObject *dict;
+    inline_or_dict(x, type, &values, &dict);
+    if (values == NULL || inline_keys(type) == NULL) {
+        return 0;
+    }
+    inline_at(values, found);
+    return 1;
+}
+
+/* The same; or of one that has a dictionary which nobody else holds, with the keys that all instances share: it looks alike. */
+static inline int
+inline_read(PyObject *x, PyTypeObject *type, Inline *found)
+{
+    void *values;
+    PyObject *dict;
+    inline_or_dict(x, type, &values, &dict);
+    Keys *keys = inline_keys(type);
+    if (values == NULL && dict != NULL && PyDict_CheckExact(dict) && Py_REFCNT(dict) == 1 && (Keys *)((PyDictObject *)dict)->ma_keys == keys) {
+        values = ((PyDictObject *)dict)->ma_values;
+    }
+    if (values == NULL || keys == NULL) {
+        return 0;
+    }
+    inline_at(values, found);
+    return 1;
 }
 
 static inline PyObject *
@@ -170,9 +208,14 @@ layouts_try(PyObject *empty)
         goto done;
     }
     dict = PyObject_GenericGetDict(y, NULL);
-    if (dict == NULL || inline_find(y, type, &to) || PyDict_GET_SIZE(dict) != 3) {
+    if (dict == NULL || inline_find(y, type, &to) || inline_read(y, type, &to) || PyDict_GET_SIZE(dict) != 3) {
         goto done;
     }
+    Py_CLEAR(dict);
+    if (!inline_read(y, type, &to) || *to.size != 3 || to.values[to.order[0]] != from.values[from.order[0]]) {
+        goto done;
+    }
+    dict = PyObject_GenericGetDict(y, NULL);
     Py_ssize_t position = 0;
     PyObject *name, *value;
     for (int i = 0; i < 3; i++) {

@@ -41,9 +41,9 @@ def plan_for(cls: type, registry: Registry, kinds: Mapping[str, int], atomic: fr
 
     Returns:
         The kind; the kind to fall back to when every rule declines; the kind where no rule has anything to say; whether
-        instances have a dictionary; whether the plan may be kept; the rules, each as ``(mode, rule, copy function)``; the attributes
-        by which to see that a rule has; the member descriptors of the slots; what the class says about the state of its
-        instances, or ``None``.
+        instances have a dictionary; whether the plan may be kept; the rules, each as ``(mode, rule, function)``; the
+        attributes by which to see that a rule has; the member descriptors of the slots; what the class says about the
+        state of its instances, or ``None``.
     """
     rules = registry.rules_for(cls, "copy")
     kept = registry._cache.get(cls) is not None  # or a library is being imported, and its rules may come
@@ -76,7 +76,7 @@ def _without_rules(cls: type, kinds: Mapping[str, int], atomic: frozenset[type])
         return kinds["atomic"], 0, (), None
     name = _BUILTIN.get(cls)
     if name is not None:
-        registered = cls not in _DEFINED and cls in copyreg.dispatch_table
+        registered = cls not in _DEFINED and foreign_entry(cls) is not None
         return kinds["protocol" if registered else name], 0, (), None
     if issubclass(cls, type):
         return kinds["shared"], 0, (), None
