@@ -34,12 +34,13 @@ help:
 
 # -- environments ------------------------------------------------------------------------------------------------------
 
-# Not `.[all]`: the extra `tensorflow` asks for the distribution with GPU support, several times the size.
+# Not `.[all]`: the extra `tensorflow` asks for the distribution with GPU support, several times the size. Spark's
+# functions on columns need pandas and pyarrow.
 $(VENV)/installed: pyproject.toml setup.py $(wildcard safepickle/_native/*.[ch]) $(CONSTRAINTS)
-	@echo "setting up $(VENV) with torch, triton and tensorflow (once; some minutes)"
+	@echo "setting up $(VENV) with torch, triton, tensorflow and the engines (once; some minutes)"
 	rm -rf $(VENV)
 	"$(PYTHON)" -m venv $(VENV)
-	$(BIN)/python $(PIP_INSTALL) -e '.[torch,triton,test,bench,dev]' tensorflow-cpu
+	$(BIN)/python $(PIP_INSTALL) -e '.[torch,triton,engines,test,bench,dev]' tensorflow-cpu pandas pyarrow
 	touch $@
 
 venv: $(VENV)/installed
@@ -54,7 +55,7 @@ demo: $(VENV)/installed
 test: test-all test-core
 
 test-all: $(VENV)/installed
-	@echo "== $$($(BIN)/python --version), with torch, triton and tensorflow"
+	@echo "== $$($(BIN)/python --version), with torch, triton, tensorflow and the engines"
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 	@ci/test-copiers.sh $(BIN)/python
 

@@ -9,8 +9,10 @@ import collections
 import copy
 import copyreg
 import io
+import json
 import os
 import pickle
+import platform
 import queue
 import sys
 import threading
@@ -20,6 +22,7 @@ import pytest
 
 import safepickle
 from safepickle import installation
+from safepickle.engines import HOOKS, MODULES, NEEDS
 from safepickle.entries import Entry
 
 from .helpers import call_with_timeout, run_python
@@ -662,3 +665,40 @@ def test_rules_of_other_distributions_follow_the_import_of_their_package(tmp_pat
         import far_library
         assert pickle.loads(pickle.dumps(far_library.Handle())) == "by entry point"
     """, pythonpath=[tmp_path])
+
+
+# -- what is told about it ---------------------------------------------------------------------------------------------
+
+
+def doctor(before, **environment):
+    rows = run_python(
+        before + "\nfrom safepickle.__main__ import main\nmain(['doctor', '--json'])\n",
+        env={"SAFEPICKLE_INSTALL": None, "SAFEPICKLE_ENGINES": None, **environment},
+    )
+    return {row["what"]: row for row in json.loads(rows)}
+
+
+def test_doctor_says_that_nothing_is_installed_and_how_it_would_be():
+    rows = doctor("")
+    assert rows["install()"]["version"] == "no"
+    engine = rows["engine multiprocessing"]
+    assert engine["version"] == platform.python_version()
+    assert engine["rules"].startswith('safepickle.install("multiprocessing"): multiprocessing.reduction.ForkingPickler')
+    assert {name.removeprefix("engine ") for name in rows if name.startswith("engine ")} == MODULES.keys()
+
+
+def test_doctor_says_what_is_installed_and_what_the_environment_asks_for():
+    rows = doctor(
+        "import multiprocessing, safepickle; safepickle.install('multiprocessing', 'ray')",
+        SAFEPICKLE_ENGINES="joblib,ray", SAFEPICKLE_INSTALL="1",
+    )  # fmt: skip
+    assert rows["install()"]["version"] == "yes"
+    assert "multiprocessing, ray (waits for its import)" in rows["install()"]["rules"]
+    assert rows["engine multiprocessing"]["rules"].startswith("installed: ")
+    assert not rows["engine ray"]["rules"].startswith("installed: ")
+    assert rows["install_worker"]["version"] == "joblib,ray"
+    assert "SAFEPICKLE_INSTALL" in rows["autoinstall"]["rules"]
+
+
+def test_every_engine_has_a_module_to_wait_for_and_a_hook():
+    assert MODULES.keys() == NEEDS.keys() == HOOKS.keys()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["MODULES", "NEEDS"]
+__all__ = ["DISTRIBUTIONS", "HOOKS", "MODULES", "NEEDS"]
 
 #: The name that ``safepickle.install(name)`` takes -> the adapter.
 MODULES: Final[dict[str, str]] = {
@@ -40,3 +40,20 @@ NEEDS: Final[dict[str, str]] = {
     "ray": "ray.cloudpickle",
     "pyspark": "pyspark.core.broadcast",  # after pyspark.serializers
 }
+
+#: What is changed in the engine, in a few words.
+HOOKS: Final[dict[str, str]] = {
+    "multiprocessing": "multiprocessing.reduction.ForkingPickler, errors of Queue and Pool",
+    "joblib": "loky's pickler, joblib.pool.CustomizablePickler",
+    "torch.distributed": "torch.distributed.distributed_c10d._pickler and _unpickler",
+    "torch.distributed.rpc": "torch.distributed.rpc.internal._pickler and _unpickler",
+    "torch.save": "the default of torch.save's pickle_module",
+    "dask": "distributed.protocol.pickle.dumps, distributed.protocol.serialize.serialize",
+    "ray": "ray.cloudpickle.dumps and dump",
+    "pyspark": "pyspark.cloudpickle.Pickler, pyspark.core.broadcast.pickle",
+}
+
+#: The name on the package index, where it is not that of the engine.
+DISTRIBUTIONS: Final[dict[str, str]] = {
+    "torch.distributed": "torch", "torch.distributed.rpc": "torch", "torch.save": "torch", "dask": "distributed",
+}  # fmt: skip
