@@ -1,10 +1,10 @@
-"""joblib, with its own workers (loky)."""
+"""joblib's own workers (loky): one of them, so that each trip meets the same."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from joblib import Parallel, delayed
+from joblib.externals.loky import get_reusable_executor
 from joblib.externals.loky.backend import reduction
 
 import safepickle
@@ -20,10 +20,10 @@ NEEDS = ("joblib", "torch", "triton")
 def carry(make_payload: str, installed: bool) -> dict[str, Any]:
     if installed:
         safepickle.install("joblib")
-    with Parallel(n_jobs=2, backend="loky") as parallel:
+    with get_reusable_executor(max_workers=1) as worker:
         return trip(
             make_payload,
-            lambda payload: str(parallel([delayed(use)(payload)])[0]),
-            lambda name: parallel([delayed(make)(name)])[0],
+            lambda payload: str(worker.submit(use, payload).result()),
+            lambda name: worker.submit(make, name).result(),
             lambda payload: len(reduction.dumps(payload)),
         )

@@ -129,7 +129,7 @@ def _reduce_process(theirs: Callable[..., Any], process: Any, protocol: Any) -> 
     if multiprocessing.context.get_spawning_popen() is None or not isinstance(reduced, tuple) or len(reduced) < 3:
         return reduced
     state = reduced[2]
-    if type(state) is not dict:
+    if type(state) is not dict or hasattr(type(process), "__setstate__"):  # which may expect its own keys
         return reduced
     return (*reduced[:2], {"_safepickle": _Installed(), **state}, *reduced[3:])
 

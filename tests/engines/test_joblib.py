@@ -146,6 +146,16 @@ def test_the_environment_variable_does_the_same():
     """, install="", env={"LOKY_PICKLER": "safepickle"}) == "works\n"  # fmt: skip
 
 
+def test_installing_before_joblib_is_imported():
+    assert run_python("""
+        import safepickle
+        installation = safepickle.install("joblib")
+        print(installation.waiting)
+        from joblib.externals.loky.backend.reduction import get_loky_pickler_name
+        print(installation.waiting, get_loky_pickler_name())
+    """) == "('joblib',)\n() safepickle\n"  # fmt: skip
+
+
 def test_taking_it_back():
     assert script("""
     import joblib.pool

@@ -516,7 +516,40 @@ def test_an_initializer_installs_in_workers_of_a_parent_that_has_not():
     """, "spawn", install="    context = multiprocessing.get_context(METHOD)") == "42\n0\n"  # fmt: skip
 
 
+def test_a_process_class_with_a_way_of_its_own_to_be_pickled_is_left_alone():
+    define = """
+class Own(multiprocessing.context.SpawnProcess):
+    def __setstate__(self, state):
+        assert not any("safepickle" in key for key in state)
+        self.__dict__.update(state)
+
+    def run(self):
+        safepickle.install_worker()
+        use(self.obj)
+"""
+    assert script("""
+    process = Own()
+    process.obj = make()
+    process.start()
+    process.join(30)
+    print(process.exitcode)
+    """, "spawn", define=define) == "0\n"  # fmt: skip
+
+
 # -- taken back --------------------------------------------------------------------------------------------------------
+
+
+def test_installing_before_multiprocessing_is_imported():
+    assert run_python("""
+        import sys
+        import safepickle
+        installation = safepickle.install("multiprocessing")
+        print("multiprocessing" in sys.modules, installation.waiting)
+        import concurrent.futures.process
+        from multiprocessing.reduction import ForkingPickler
+        import pickle
+        print(installation.waiting, pickle.loads(ForkingPickler.dumps(lambda: 42))())
+    """) == "False ('multiprocessing',)\n() 42\n"  # fmt: skip
 
 
 def test_uninstalling_puts_everything_back():

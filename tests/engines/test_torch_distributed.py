@@ -158,6 +158,21 @@ def main(rank):
     assert second[3:] == ["[42, 'fine'] 7 True", "8", "True"]
 
 
+def test_installing_before_torch_is_imported():
+    printed = run_python("""
+        import safepickle
+        installation = safepickle.install("torch.distributed", "torch.distributed.rpc")
+        print(installation.waiting)
+        import torch.distributed.distributed_c10d as c10d
+        print(c10d._pickler is safepickle.Pickler, c10d._unpickler is safepickle.Unpickler)
+        import torch.distributed.rpc
+        internal = torch.distributed.rpc.internal
+        print(internal._pickler is safepickle.Pickler, internal._unpickler is safepickle.Unpickler)
+        print(installation.waiting)
+    """)
+    assert printed == "('torch.distributed', 'torch.distributed.rpc')\nTrue True\nTrue True\n()\n"
+
+
 RPC = """
 import torch.distributed.rpc as rpc
 
