@@ -294,6 +294,19 @@ def test_lightning_keeps_the_old_file_where_the_new_one_cannot_be_written(tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["a.ckpt"]
 
 
+def test_lightnings_other_package_is_served_too(tmp_path):
+    pytest.importorskip("lightning_fabric")
+    code = f"""
+        import sys, lightning_fabric
+        from lightning_fabric.plugins import CheckpointIO as Base
+        from safepickle.engines.lightning import CheckpointIO
+        assert issubclass(CheckpointIO, Base) and "lightning" not in sys.modules
+        CheckpointIO().save_checkpoint({{"scale": lambda x: 2 * x}}, "{tmp_path}/a.ckpt")
+        print(CheckpointIO().load_checkpoint("{tmp_path}/a.ckpt", weights_only=False)["scale"](4))
+    """
+    assert run_python(code) == "8\n"
+
+
 def test_lightning_says_that_a_file_is_missing_and_takes_no_options(tmp_path):
     _, plugin = lightning_plugins()
     for weights_only in (True, False, None):

@@ -166,6 +166,14 @@ def test_what_cannot_be_pickled_is_named_on_each_path(context):
             action()
 
 
+def test_what_a_worker_cannot_send_is_named_in_the_drivers_error(context):
+    from py4j.protocol import Py4JJavaError
+
+    results = context.parallelize([1], 1).map(lambda _: {"parts": [(number for number in ())]})
+    with pytest.raises(Py4JJavaError, match=r"cannot pickle 'generator' at obj\[0\]\['parts'\]\[0\]"):
+        results.collect()
+
+
 def test_spark_reads_what_workers_write_into_frames(session):
     """Java has a reader of pickles of its own, which knows only what the standard library writes."""
     from pyspark.sql import Row
@@ -243,6 +251,17 @@ def printed_by_a_program():
         held = parts()
         found = context.parallelize([1], 1).map(lambda _: use(held) and parts()).collect()
         print("no daemon", [use(one) for one in found])
+
+        class Mine:
+            def __init__(self):
+                self.parts = parts()
+
+        broadcast = context.broadcast((Mine(), Mine, use))
+        def again(_):
+            mine, cls, use = broadcast.value
+            return isinstance(mine, cls) and use(mine.parts) and cls()
+        found = context.parallelize([1], 1).map(again).collect()
+        print("main", [(type(one) is Mine, use(one.parts)) for one in found])
         context.stop()
     """
     return run_python(code, env=ENVIRONMENT).splitlines()
@@ -253,4 +272,8 @@ def test_the_serializer_carries_data_results_and_shuffles_with_nothing_installed
 
 
 def test_workers_that_no_daemon_forks_are_served_too(printed_by_a_program):
-    assert printed_by_a_program[3:] == ["no daemon [8]"]
+    assert printed_by_a_program[3] == "no daemon [8]"
+
+
+def test_what_a_script_defines_is_the_same_class_when_it_comes_back(printed_by_a_program):
+    assert printed_by_a_program[4:] == ["main [(True, 8)]"]
