@@ -25,7 +25,7 @@ from ..references import main_is_shared
 from ..registry import default_registry, known_by_identity
 from ..sources import ByValue
 
-__all__ = ["Run", "adopt", "override"]
+__all__ = ["Run", "adopt", "dump_deeply", "override"]
 
 #: The attribute of a pickler that has its run, for the length of a dump.
 _RUN: Final = "_safepickle_run"
@@ -274,6 +274,25 @@ def adopt(
 
     changes.set_attribute(engine, cls, "reducer_override", _Override(make), where=f"{where}.reducer_override")
     changes.set_attribute(engine, cls, "dump", _dump(cls.dump, make), where=f"{where}.dump")  # type: ignore[attr-defined]
+
+
+def dump_deeply(pickler: Any, obj: Any, file: Any, protocol: int) -> None:
+    """Pickle what is nested too deep for the C pickler, as a pickler of an adopted class would.
+
+    Args:
+        pickler: a fresh one of that class: its rules and its table are used.
+        obj: what to pickle.
+        file: where to write.
+        protocol: the pickle protocol.
+    """
+    from ..deep import DeepPickler
+
+    adopted = next(vars(cls)["reducer_override"] for cls in type(pickler).__mro__ if "reducer_override" in vars(cls))
+    run = adopted.make(pickler, obj)
+    try:
+        DeepPickler(file, protocol, override=run.reducer_override, dispatch_table=run.table).dump(obj)
+    finally:
+        run.close()
 
 
 def _dump(theirs: Callable[[Any, Any], Any], make: Callable[..., Run]) -> Callable[[Any, Any], Any]:

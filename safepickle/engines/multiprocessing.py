@@ -147,19 +147,25 @@ class _Unsent:
         return restore.raise_error, (self.error,)
 
 
-class _Feeding(threading.local):
-    """Whether this thread feeds a queue, and nobody but the receiver can be told of an error."""
+class _State(threading.local):
+    """What this thread is at.
 
-    on = False
+    Attributes:
+        feeds: it feeds a queue, and nobody but the receiver can be told of an error.
+        deep: it pickles something that is nested too deep for the C pickler.
+    """
+
+    feeds = False
+    deep = False
 
 
-_feeding: Final = _Feeding()
+_state: Final = _State()
 
 
 def _feed(theirs: Callable[..., Any], *arguments: Any) -> Any:
     """The thread that feeds a queue."""
     on_error = arguments[-2]  # that of an executor fails the future
-    _feeding.on = on_error is multiprocessing.queues.Queue._on_queue_feeder_error  # type: ignore[attr-defined]
+    _state.feeds = on_error is multiprocessing.queues.Queue._on_queue_feeder_error  # type: ignore[attr-defined]
     return theirs(*arguments)
 
 
@@ -168,15 +174,33 @@ def _dumps(theirs: Any, cls: type, obj: Any, protocol: int | None = None) -> Any
 
     The thread itself would drop the item, and all that follow if its process is about to end.
     """
-    if not _feeding.on:
-        return theirs.__func__(cls, obj, protocol)
-    _feeding.on = False
+    if not _state.feeds:
+        return _at_any_depth(theirs, cls, obj, protocol)
+    _state.feeds = False
     try:
-        return theirs.__func__(cls, obj, protocol)
+        return _at_any_depth(theirs, cls, obj, protocol)
     except Exception as error:
         return _instead_of(obj, error)
     finally:
-        _feeding.on = True
+        _state.feeds = True
+
+
+def _at_any_depth(theirs: Any, cls: Any, obj: Any, protocol: int | None) -> Any:
+    """The pickle of an object; of one that is nested too deep for the C pickler by a slower one."""
+    try:
+        return theirs.__func__(cls, obj, protocol)
+    except RecursionError:
+        if _state.deep:  # a reducer that calls this for its parts: one attempt is enough
+            raise
+    file = io.BytesIO()
+    _state.deep = True
+    try:
+        foreign_picklers.dump_deeply(
+            cls(file, protocol), obj, file, pickle.DEFAULT_PROTOCOL if protocol is None else protocol
+        )
+    finally:
+        _state.deep = False
+    return file.getbuffer()
 
 
 def _instead_of(item: Any, error: BaseException) -> Any:

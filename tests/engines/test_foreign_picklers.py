@@ -205,6 +205,24 @@ def test_a_weak_reference_leads_to_the_copy_of_what_is_in_the_same_pickle():
     assert calls == [tail]
 
 
+def test_persistent_ids_come_first():
+    class Persistent(Foreign):
+        def persistent_id(self, obj):
+            return ("point", obj.x) if type(obj) is Point else None
+
+    class Reader(pickle.Unpickler):
+        def persistent_load(self, pid):
+            return pid
+
+    file = io.BytesIO()
+    adopted(Persistent)(file).dump([Point(1), lambda: 42])
+    pid, function = Reader(io.BytesIO(file.getvalue())).load()
+    assert pid == ("point", 1)
+    assert function() == 42
+    with pytest.raises(pickle.PicklingError, match=r"obj\[1\]"):
+        adopted(Persistent)(io.BytesIO()).dump([Point(1), threading.current_thread()])
+
+
 def test_one_class_is_adopted_once_and_given_back():
     changes = Changes()
     before = dict(vars(Foreign))

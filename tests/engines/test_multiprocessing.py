@@ -154,6 +154,36 @@ def target(work, block, lock, value, event, simple):
     """, method, define=define) == "True 42 9\n"  # fmt: skip
 
 
+@pytest.mark.parametrize("method", ["spawn", "fork"])
+def test_what_is_nested_too_deep_for_the_standard_library_goes_too(method):
+    define = """
+def depth(obj):
+    levels = 0
+    while obj:
+        assert obj[1](1) == 2
+        obj, levels = obj[0], levels + 1
+    return levels
+
+def deep(levels):
+    obj, follow = [], lambda x: x + 1
+    for _ in range(levels):
+        obj = [obj, follow]
+    return obj
+
+def target(queue):
+    queue.put(deep(20_000))
+"""
+    assert script("""
+    with context.Pool(1) as pool:
+        print(pool.apply(depth, (deep(20_000),)), depth(pool.apply(deep, (20_000,))))
+    queue = context.Queue()
+    process = context.Process(target=target, args=(queue,))
+    process.start()
+    print(depth(queue.get(timeout=30)))
+    process.join(30)
+    """, method, define=define) == "20000 20000\n20000\n"  # fmt: skip
+
+
 # -- the main script ---------------------------------------------------------------------------------------------------
 
 MAIN = """
@@ -333,8 +363,9 @@ def target(queue):
 
 def test_errors_that_are_no_pickling_errors_arrive_too():
     define = """
-class Deep:
-    pass
+class Endless:
+    def __reduce__(self):
+        return Endless, ([Endless()],)
 
 class Refuses:
     def __getstate__(self):
@@ -342,10 +373,7 @@ class Refuses:
 
 def target(queue):
     queue.put(Refuses())
-    deep = []
-    for _ in range(100_000):
-        deep = [deep]
-    queue.put(deep)
+    queue.put(Endless())
 """
     assert script("""
     queue = context.Queue()
