@@ -9,8 +9,8 @@ Through their own tables, by exact type:
   what they are today since Python 2; where they are missing, there is ``copyreg``.
 
 Rules of the user reach every type that they are for. Built-in rules leave alone what works without them: types that
-somebody else has told ``copyreg`` about, copies of classes with a ``__deepcopy__`` of their own, exceptions, and
-tensors, which engines send through shared memory or tables of their own.
+somebody else has told ``copyreg`` about, copies of classes with a ``__deepcopy__`` of their own, and what the standard
+library pickles: its bytes stay as they are, and load without safepickle.
 """
 
 from __future__ import annotations
@@ -45,9 +45,26 @@ _NEVER_ASKED: Final = frozenset({
     types.FunctionType,
 })  # fmt: skip
 
-#: Built-in rules stand back for these and what is derived from them, where the standard library pickles.
+#: Where the standard library pickles, built-in rules stand back for these and what is derived from them: it can do
+#: without, and what it writes loads without safepickle.
 _KEPT: Final = frozenset({
-    "builtins:BaseException", "torch:Tensor", "torch.storage:UntypedStorage", "torch.storage:TypedStorage",
+    "builtins:BaseException",
+    "torch:Tensor", "torch.storage:UntypedStorage", "torch.storage:TypedStorage", "torch.fx.graph_module:GraphModule",
+    "tensorflow.python.ops.resource_variable_ops:BaseResourceVariable",
+    "tensorflow.python.framework.ops:EagerTensor",
+})  # fmt: skip
+
+#: The same, for the very types.
+_KEPT_ALONE: Final = frozenset({
+    "builtins:method", "enum:Enum", "typing:TypeVar", "typing:ParamSpec", "typing:TypeVarTuple", "typing:NewType",
+    "builtins:mappingproxy",  # whose class has no name: to write it takes more than an entry for its objects
+    "torch:memory_format", "torch._C:Generator", "torch.nn.modules.module:Module", "torch.optim.optimizer:Optimizer",
+    "torch.distributions.transforms:Transform", "torch.fx.graph:Graph", "torch.fx.node:Node",
+    "torch.fx.traceback:NodeSource", "torch.fx.traceback:NodeSource.NodeInfo",
+    "triton.runtime.autotuner:Config", "triton.language.core:constexpr",
+    "tensorflow.python.ops.stateful_random_ops:Generator",
+    "tensorflow.python.trackable.data_structures:_DictWrapper",
+    "tensorflow.python.trackable.data_structures:_TupleWrapper",
 })  # fmt: skip
 
 #: Rules that are published for subclasses as well, of the same package: nobody makes objects of the type itself. Not
@@ -87,6 +104,8 @@ def _tables() -> list[_Table]:
         found = getattr(copy, name, None)
         if isinstance(found, dict):
             tables.append(_Table(f"copy.{name}", found, verb))  # type: ignore[arg-type]
+        elif verb == "shallow":
+            tables.append(_Table("safepickle.publication.shallow_copies", _shallow_copies.entries, "shallow"))
     for module, path in COPIES.items():
         found = sys.modules.get(module)
         for part in path:
@@ -94,6 +113,37 @@ def _tables() -> list[_Table]:
         if isinstance(found, dict):
             tables.append(_Table(".".join((module, *path)), found, "pickle"))
     return tables
+
+
+class _ShallowCopies:
+    """In the place of ``copyreg``'s table in ``copy``, where that module has no table of its own for shallow copies.
+
+    Deep copies ask it too, but for no type that has an entry here: ``copy._deepcopy_dispatch`` comes before, and
+    ``__deepcopy__``.
+    """
+
+    def __init__(self) -> None:
+        self.entries: dict[Any, Any] = {}
+
+    def get(self, cls: Any, default: Any = None) -> Any:
+        """What ``copy.copy`` is to call for objects of a type."""
+        return _copied_once if cls in self.entries else copyreg.dispatch_table.get(cls, default)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(copyreg.dispatch_table, name)
+
+
+def _copied_once(obj: Any) -> Any:
+    """A reduce value that is rebuilt as the shallow copy."""
+    made = copier.copy(obj)
+    return "shared" if made is obj else (_itself, (made,))
+
+
+def _itself(obj: Any) -> Any:
+    return obj
+
+
+_shallow_copies: Final = _ShallowCopies()
 
 
 class _StandIn:
@@ -148,6 +198,8 @@ class Publication:
     def update(self) -> None:
         """Publish what has come since the last time, and take back what has gone."""
         with registry._lock:
+            if not self._made:
+                self._prepare_copy()
             tables = _tables()
             wanted = dict(self._wanted(tables))
             for key in [key for key in self._made if key not in wanted]:
@@ -164,6 +216,16 @@ class Publication:
             self._made.clear()
             self._entries.clear()
             return self._changes.undo(COPYREG)
+
+    def _prepare_copy(self) -> None:
+        """Since Python 3.14 ``copy`` has no table for shallow copies, and knows bound methods before it looks."""
+        own_table = isinstance(getattr(copy, "_copy_dispatch", None), dict)
+        if not own_table and getattr(copy, "dispatch_table", None) is copyreg.dispatch_table:
+            self._changes.set_attribute(COPYREG, copy, "dispatch_table", _shallow_copies, where="copy.dispatch_table")
+        atomic = getattr(copy, "_atomic_types", None)
+        if isinstance(atomic, (set, frozenset)) and types.BuiltinFunctionType in atomic:
+            fewer = atomic - {types.BuiltinFunctionType}
+            self._changes.set_attribute(COPYREG, copy, "_atomic_types", fewer, where="copy._atomic_types")
 
     # -- one entry -----------------------------------------------------------------------------------------------------
 
@@ -215,7 +277,8 @@ class Publication:
             return True
         if foreign_entry(cls) is not None and ("copyreg.dispatch_table", cls) not in self._made:
             return False
-        return _KEPT.isdisjoint(f"{base.__module__}:{base.__qualname__}" for base in cls.__mro__)
+        names = [f"{base.__module__}:{base.__qualname__}" for base in cls.__mro__]
+        return names[0] not in _KEPT_ALONE and _KEPT.isdisjoint(names)
 
     def _belongs(self, cls: type, rule: Rule, table: _Table, *, users: bool, pickled: bool) -> bool:
         """Whether a type is to have an entry in a table."""

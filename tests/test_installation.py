@@ -8,14 +8,21 @@ from __future__ import annotations
 import collections
 import copy
 import copyreg
+import decimal
+import enum
+import functools
 import io
 import json
+import logging
 import os
 import pickle
 import platform
 import queue
+import re
 import sys
 import threading
+import types
+import typing
 import weakref
 
 import pytest
@@ -27,7 +34,7 @@ from safepickle.entries import Entry
 
 from .helpers import call_with_timeout, run_python
 
-TABLES = (copyreg.dispatch_table, copy._deepcopy_dispatch, copy._copy_dispatch)
+TABLES = (copyreg.dispatch_table, copy._deepcopy_dispatch, getattr(copy, "_copy_dispatch", {}))
 
 
 @pytest.fixture(autouse=True)
@@ -462,10 +469,87 @@ def test_a_table_that_was_copied_while_installed_gives_nothing_of_ours_afterward
         Theirs(io.BytesIO()).dump(threading.Lock())
 
 
+def what_plain_pickle_knows():
+    error = KeyError("missing")
+    error.__cause__ = ValueError("cause")
+    return [
+        Point(1).__init__, Gate.notify, [].append, Color.RED, Pair(1, "x"), collections.OrderedDict(a=1),
+        functools.partial(print, 1), functools.lru_cache, logging.getLogger("safepickle.test"), typing.AnyStr, error,
+        collections.deque([1], 3), range(3), re.compile("a+"), decimal.Decimal("1.5"), Ellipsis, json.dumps,
+    ]  # fmt: skip
+
+
+class Color(enum.Enum):
+    RED = 1
+
+
+class Pair(typing.NamedTuple):
+    left: int
+    right: str
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+def test_what_plain_pickle_can_write_is_written_as_before(protocol):
+    samples = what_plain_pickle_knows()
+    before = [pickle.dumps(sample, protocol) for sample in samples]
+    with safepickle.installed():
+        assert [pickle.dumps(sample, protocol) for sample in samples] == before
+        assert not any(b"safepickle.restore" in data for data in before)
+
+
 def test_exceptions_are_left_to_the_standard_library(installed):
     for cls in (ValueError, OSError, AttributeError):
         assert cls not in copyreg.dispatch_table
         assert str(pickle.loads(pickle.dumps(cls("text")))) == "text"
+
+
+# -- copy since Python 3.14 --------------------------------------------------------------------------------------------
+
+
+def copy_of_today(x):
+    """In the order in which ``copy.copy`` asks since Python 3.14."""
+    cls = type(x)
+    if cls in (int, str, tuple):
+        return x
+    own = getattr(cls, "__copy__", None)
+    if own is not None:
+        return own(x)
+    reducer = copy.dispatch_table.get(cls)
+    reduced = x.__reduce_ex__(4) if reducer is None else reducer(x)
+    return x if isinstance(reduced, str) else copy._reconstruct(x, None, *reduced)
+
+
+@pytest.fixture
+def newer_copy(monkeypatch):
+    """The module as it is since Python 3.14, as far as it is asked here."""
+    if sys.version_info < (3, 14):
+        monkeypatch.delattr(copy, "_copy_dispatch")
+        monkeypatch.setattr(copy, "copy", copy_of_today)
+        atomic = {int, str, types.BuiltinFunctionType, types.FunctionType}
+        monkeypatch.setattr(copy, "_atomic_types", atomic, raising=False)
+    before = copy.dispatch_table, copy._atomic_types
+    yield
+    assert (copy.dispatch_table, copy._atomic_types) == before and copy.dispatch_table is copyreg.dispatch_table
+
+
+def test_shallow_copies_use_the_rules_where_copy_has_no_table_for_them(newer_copy):
+    with safepickle.installed() as made:
+        assert "copy.dispatch_table" in [change.where for change in made.changes]
+        assert types.BuiltinFunctionType not in copy._atomic_types
+        event = threading.Event()
+        event.set()
+        assert copy.copy(event).is_set() and copy.copy(event) is not event
+        items = queue.Queue()
+        items.put(1)
+        twin = copy.copy(items)
+        assert twin.get(timeout=5) == 1 and items.qsize() == 1
+        assert copy.copy(collections) is collections
+        safepickle.register(Point, lambda point: (Point, (point.x + 1,)))
+        assert copy.copy(Point(1)).x == 2
+        safepickle.unregister(Point)
+        assert copy.copy(Point(1)).x == 1 and copy.copy(collections.deque([1])) == collections.deque([1])
+        with pytest.raises(TypeError, match="a generator is running code"):
+            copy.copy(item for item in [])
 
 
 # -- installing and taking back ----------------------------------------------------------------------------------------

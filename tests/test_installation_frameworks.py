@@ -138,6 +138,44 @@ def test_tensors_go_as_they_did():
     """)
 
 
+@needs("torch", "triton")
+def test_what_plain_pickle_can_write_of_torch_and_triton_is_written_as_before():
+    run("""
+        import torch, triton
+        module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+        graph = torch.fx.symbolic_trace(module)
+        module(torch.ones(1, 2)).sum().backward()
+        optimizer = torch.optim.Adam(module.parameters())
+        optimizer.step()
+        samples = [
+            module, graph, graph.graph, optimizer, torch.channels_last, torch.float32, torch.Size([1]),
+            torch.distributions.Normal(0.0, 1.0), torch.distributions.transforms.ExpTransform(),
+            triton.Config({"BLOCK": 32}), triton.language.constexpr(3), torch.nn.functional.relu, torch.device("cpu"),
+        ]
+        during = [pickle.dumps(sample) for sample in samples]
+        made.uninstall()
+        for sample, data in zip(samples, during):
+            assert b"safepickle" not in data, sample
+            assert pickle.dumps(sample) == data, sample
+    """)
+
+
+@needs("tensorflow")
+def test_what_plain_pickle_can_write_of_tensorflow_is_written_as_before():
+    run("""
+        import tensorflow as tf
+        module = tf.Module()
+        module.table, module.rows = {"a": 1}, [1, 2]
+        samples = [
+            tf.Variable([1.0]), tf.constant(1.0), module, tf.TensorSpec([1]), tf.float32, tf.ragged.constant([[1]]),
+        ]
+        during = [pickle.dumps(sample) for sample in samples]
+        for sample, data in zip(samples, during):
+            assert b"safepickle" not in data, sample
+            pickle.loads(data)
+    """, env={"TF_CPP_MIN_LOG_LEVEL": "3"})
+
+
 @needs("torch")
 def test_the_table_that_torch_rpc_has_copied_follows_and_its_own_entries_stay():
     run("""
