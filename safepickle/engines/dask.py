@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import pickle
 import sys
+import traceback
 from collections.abc import Callable
 from io import BytesIO
 from typing import Any, Final
@@ -37,11 +38,10 @@ from distributed.worker_state_machine import TaskErredMsg
 import safepickle
 
 from ..changes import Changes
-from ..errors import PicklingError
 from ..pickler import Pickler
 
 __all__ = [
-    "FAMILY", "OnScheduler", "OnWorker", "dask_setup", "dumps", "install", "install_on", "register_family",
+    "FAMILY", "OnScheduler", "OnWorker", "TaskError", "dask_setup", "dumps", "install", "install_on", "register_family",
     "serialize", "serializers", "uninstall_from",
 ]  # fmt: skip
 
@@ -197,44 +197,45 @@ def dumps(
 ) -> bytes:
     """In place of ``distributed.protocol.pickle.dumps``, with its arguments.
 
-    A task that cannot be pickled, which only a scheduler comes across, becomes one that raises the reason: Dask would
-    drop the connection to the worker, and the task would never end.
+    A task, which only a scheduler pickles alone, becomes one that raises the reason where it cannot be pickled, or
+    where it arrives and cannot be loaded: Dask would drop the connection to the worker, and the task would never end.
 
     Raises:
         PicklingError: some part of the object cannot be pickled; the message says which and where.
     """
+    protocol = protocol or pickle.HIGHEST_PROTOCOL
+    outside = buffer_callback is not None and protocol >= 5
     try:
-        data, buffers = _dump(x, protocol, buffer_callback is not None)
+        data, buffers = _dump(x, protocol, outside)
+        if isinstance(x, GraphNode):
+            data, buffers = _pack(x.key, data, buffers, protocol, outside)
     except Exception as error:
         if not isinstance(x, GraphNode):
             logger.error("Cannot pickle: %s", error)
             raise
         logger.exception("Cannot pickle task %r", x.key)
-        data, buffers = _dump(Task(x.key, _raise_reason, str(error)), protocol, False)
+        data, buffers = _dump(_failing(x.key, f"the scheduler could not pickle this task: {error}"), protocol, False)
     if buffer_callback is not None:
         for buffer in buffers:
             buffer_callback(buffer)
     return data
 
 
-def _dump(x: Any, protocol: int | None, with_buffers: bool) -> tuple[bytes, list[Any]]:
-    """By the rules; where they fail, once more with what was registered with Dask."""
-    protocol = protocol or pickle.HIGHEST_PROTOCOL
+def _dump(x: Any, protocol: int, outside: bool) -> tuple[bytes, list[Any]]:
+    """The pickle by the rules, and its buffers; where they fail, once more with what was registered with Dask."""
     try:
-        return _dump_with(Pickler, x, protocol, with_buffers)
+        return _dump_with(Pickler, x, protocol, outside)
     except Exception:
         try:
-            return _dump_with(_WithDasks, x, protocol, with_buffers)
+            return _dump_with(_WithDasks, x, protocol, outside)
         except Exception:
             pass  # the first attempt says better what is wrong
         raise
 
 
-def _dump_with(
-    pickler: type[Pickler], x: Any, protocol: int, with_buffers: bool
-) -> tuple[bytes, list[Any]]:
+def _dump_with(pickler: type[Pickler], x: Any, protocol: int, outside: bool) -> tuple[bytes, list[Any]]:
     file, buffers = BytesIO(), list[Any]()
-    pickler(file, protocol, buffer_callback=buffers.append if with_buffers and protocol >= 5 else None).dump(x)
+    pickler(file, protocol, buffer_callback=buffers.append if outside else None).dump(x)
     return file.getvalue(), buffers
 
 
@@ -248,9 +249,48 @@ class _WithDasks(Pickler):
         return dask_deserialize.dispatch(cls), dask_serialize.dispatch(cls)(obj)
 
 
+class _Parcel:
+    """A task as its own pickle, so that a worker that cannot load it has a name for what has failed."""
+
+    def __init__(self, key: Any, data: bytes | pickle.PickleBuffer, buffers: list[Any]) -> None:
+        self._arguments = (key, data, buffers)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _unpack, self._arguments
+
+
+#: From this size on a copy costs more than a frame.
+_LARGE: Final = 1 << 16
+
+
+def _pack(key: Any, data: bytes, buffers: list[Any], protocol: int, outside: bool) -> tuple[bytes, list[Any]]:
+    """The pickle of a parcel, in which nothing needs a rule, and its buffers."""
+    parcel = _Parcel(key, pickle.PickleBuffer(data) if outside and len(data) >= _LARGE else data, buffers)
+    frames: list[Any] = []
+    return pickle.dumps(parcel, protocol, buffer_callback=frames.append if outside else None), frames
+
+
+def _unpack(key: Any, data: Any, buffers: list[Any]) -> Any:
+    """The task, or one that raises the reason why there is none."""
+    try:
+        return pickle.loads(data, buffers=buffers)
+    except Exception as error:
+        logger.exception("Cannot load task %r", key)
+        reason = "".join(traceback.format_exception_only(type(error), error)).strip()
+        return _failing(key, f"the worker could not load this task: {reason}")
+
+
+def _failing(key: Any, reason: str) -> Task:
+    """A task that raises."""
+    return Task(key, _raise_reason, reason)
+
+
 def _raise_reason(reason: str) -> None:
-    """The task that stands for one which the scheduler could not send."""
-    raise PicklingError(f"the scheduler could not send this task to a worker: {reason}")
+    raise TaskError(reason)
+
+
+class TaskError(pickle.PickleError):
+    """A task has not reached a worker: the scheduler could not pickle it, or the worker could not load it."""
 
 
 # -- results and what is scattered -------------------------------------------------------------------------------------

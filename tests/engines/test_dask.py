@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copyreg
+import fractions
 import socket
 import sys
 import threading
@@ -19,6 +20,7 @@ tblib = pytest.importorskip("tblib.pickling_support")
 import dask
 import dask.array
 import numpy
+from dask._task_spec import Task
 from distributed.protocol import dask_deserialize, dask_serialize, deserialize
 from distributed.protocol.serialize import deserialize_bytes, families, serialize_bytelist, to_serialize
 
@@ -334,9 +336,40 @@ def test_an_input_that_another_worker_cannot_send_is_an_error(client):
 
 
 def test_a_task_that_the_scheduler_cannot_send_is_an_error(client):
-    with pytest.raises(safepickle.PicklingError, match="the scheduler could not send this task"):
+    with pytest.raises(adapter.TaskError, match=r"could not pickle this task: cannot pickle 'socket\.socket'"):
         ask(client, sharing.opens_a_socket, sharing.OneWay())
     assert ask(client, payloads.check, payloads.Kernel()) == "kernel"
+
+
+@pytest.fixture
+def without_fractions(client):
+    """The name of a worker that cannot import a module that everybody else can."""
+    worker = workers(client)[0]
+    client.run(lambda: sys.modules.update(fractions=None), workers=[worker])
+    yield worker
+    client.run(lambda: sys.modules.pop("fractions"), workers=[worker])
+
+
+def test_a_task_that_a_worker_cannot_load_is_an_error(client, without_fractions):
+    with pytest.raises(adapter.TaskError, match="the worker could not load this task: ModuleNotFoundError"):
+        ask(client, fractions.Fraction, 1, workers=[without_fractions])
+    assert ask(client, payloads.check, payloads.Kernel(), workers=[without_fractions]) == "kernel"
+
+
+def test_an_input_that_a_worker_cannot_load_is_an_error(client, without_fractions):
+    other = workers(client)[1]
+    half = client.submit(lambda: fractions.Fraction(1, 2), workers=[other], pure=False)
+    with pytest.raises(ModuleNotFoundError, match="fractions"):
+        ask(client, lambda _: 1, half, workers=[without_fractions])
+    assert ask(client, payloads.check, payloads.Kernel(), workers=[without_fractions]) == "kernel"
+
+
+def test_a_result_that_cannot_be_loaded_here_is_an_error(client, monkeypatch):
+    half = client.submit(lambda: fractions.Fraction(1, 2), pure=False)
+    distributed.wait(half, timeout=LIMIT)
+    monkeypatch.setitem(sys.modules, "fractions", None)
+    with pytest.raises(ModuleNotFoundError, match="fractions"):
+        half.result(timeout=LIMIT)
 
 
 def test_a_scheduler_without_the_package_is_an_error():
@@ -475,6 +508,23 @@ def test_a_type_that_only_dask_can_write_goes_in_a_task(installed, monkeypatch):
     data = distributed.protocol.pickle.dumps([OnlyDask(), payloads.Lambda()])
     one, module = distributed.protocol.pickle.loads(data)
     assert one.content == b"content" and module.check() == "lambda"
+
+
+@pytest.mark.parametrize("protocol", [2, 4, 5])
+@pytest.mark.parametrize("with_buffers", [False, True], ids=["in-band", "out-of-band"])
+@pytest.mark.parametrize("size", [10, 1_000_000])
+def test_tasks_are_written_in_every_protocol(installed, protocol, with_buffers, size):
+    task = Task("key", sharing.same, [bytes(size), torch.ones(size), threading.Lock()])
+    buffers = []
+    callback = buffers.append if with_buffers else None
+    data = distributed.protocol.pickle.dumps(task, buffer_callback=callback, protocol=protocol)
+    assert bool(buffers) == (with_buffers and protocol == 5)
+    if buffers and size > 10:
+        assert len(data) < 1000
+    back = distributed.protocol.pickle.loads(data, buffers=[bytearray(buffer) for buffer in buffers])
+    content, tensor, lock = back()
+    assert (back.key, len(content), float(tensor.sum())) == ("key", size, size)
+    assert take(lock)
 
 
 class OnlyDask:
