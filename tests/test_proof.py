@@ -144,6 +144,12 @@ def test_the_page_shows_both_directions_where_they_differ():
     assert row == "| E | lock | there: `TypeError: a \\| b`<br>back: **hangs** | works | 1,234 |  |"
 
 
+def test_what_is_silently_wrong_is_told_in_the_words_of_the_check():
+    changed = proof.Cell(*["silently wrong: AssertionError: the weights are no longer tied"] * 2)
+    row = tables.markdown([line(without=changed).as_json()]).splitlines()[-1]
+    assert "| **silently wrong: the weights are no longer tied** | works |" in row
+
+
 def test_every_entry_has_a_name_and_says_what_it_needs():
     assert entries()
     for entry in entries():

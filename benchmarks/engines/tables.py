@@ -21,9 +21,13 @@ COLUMNS = ("engine", "payload", "without", "with", "bytes", "time ratio")
 
 def outcome(cell: Mapping[str, Any]) -> str:
     """What became of a payload in both directions, in a line where both are alike."""
-    if cell["there"] == cell["back"]:
-        return str(cell["there"])
-    return f"there: {cell['there']}; back: {cell['back']}"
+    there, back = (in_words(cell[direction]) for direction in ("there", "back"))
+    return there if there == back else f"there: {there}; back: {back}"
+
+
+def in_words(outcome: str) -> str:
+    """An outcome without the type of the error that a check of a payload raises."""
+    return outcome.replace("silently wrong: AssertionError: ", "silently wrong: ")
 
 
 def cells(line: Mapping[str, Any]) -> tuple[str, ...]:
@@ -72,6 +76,7 @@ def _markdown_cells(line: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _said(outcome: str) -> str:
+    outcome = in_words(outcome)
     if outcome in (WORKS, "hangs") or outcome.startswith("silently"):
         text = outcome if outcome == WORKS else f"**{outcome}**"
     else:
