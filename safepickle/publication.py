@@ -52,6 +52,10 @@ _KEPT: Final = frozenset({
     "torch:Tensor", "torch.storage:UntypedStorage", "torch.storage:TypedStorage", "torch.fx.graph_module:GraphModule",
     "tensorflow.python.ops.resource_variable_ops:BaseResourceVariable",
     "tensorflow.python.framework.ops:EagerTensor",
+    # What is weakly referred to goes along where the whole pickle is known; here a reference would come back dead.
+    "weakref:ReferenceType", "weakref:ProxyType", "weakref:CallableProxyType", "weakref:finalize",
+    "weakref:WeakValueDictionary", "weakref:WeakKeyDictionary", "_weakrefset:WeakSet",
+    "torch.utils.weak:WeakIdKeyDictionary",
 })  # fmt: skip
 
 #: The same, for the very types.
@@ -236,6 +240,8 @@ class Publication:
             self._made[key] = self._changes.set_attribute(COPYREG, cls, name, _refuse, where=where)
             return
         value: Any = copier.deepcopy if table.verb == "copy" else copier.copy
+        if cls is types.BuiltinFunctionType and table.verb == "copy":
+            value = self._copy_builtin_method
         if table.verb == "pickle":
             value = self._entries.get(cls)
             if value is None:
@@ -243,6 +249,14 @@ class Publication:
             _forget_old(table.entries, cls)
         where = f"{name}[{cls.__module__}.{cls.__qualname__}]"
         self._made[key] = self._changes.set_item(COPYREG, table.entries, cls, value, where=where)
+
+    def _copy_builtin_method(self, method: Any, memo: dict[Any, Any]) -> Any:
+        """``lock.acquire`` goes with the copy of the lock, which may not have been met so far."""
+        owner = method.__self__
+        if ("copy._deepcopy_dispatch", type(owner)) not in self._made:
+            return copier.deepcopy(method, memo)
+        copied = copier.deepcopy(owner, memo)
+        return method if copied is owner else getattr(copied, method.__name__)
 
     def _withdraw(self, key: tuple[str, type]) -> None:
         change = self._made.pop(key)
@@ -286,7 +300,7 @@ class Publication:
             is_theirs = False
         else:
             found = foreign(table.entries.get(cls))
-            is_theirs = found is not None and found is not copier.deepcopy and found is not copier.copy
+            is_theirs = found is not None and found not in (copier.deepcopy, copier.copy, self._copy_builtin_method)
         if table.verb == "pickle":
             return pickled and (table.entries is copyreg.dispatch_table or not is_theirs)
         if not pickled and not rule.covers(table.verb):

@@ -220,14 +220,25 @@ def test_modules_are_shared_by_copies_and_go_by_name(installed):
     assert pickle.loads(pickle.dumps(collections)) is collections
 
 
-@every_way
-def test_a_weak_reference_is_handled_in_some_way_that_works(installed, way):
-    holder = Holder()
-    try:
-        made = way({"holder": holder, "ref": weakref.ref(holder)})
-    except (TypeError, pickle.PicklingError):
-        pytest.skip("refused, as without safepickle")
-    assert made["ref"]() in (made["holder"], holder, None)
+@pytest.mark.parametrize("order", [0, 1])
+def test_a_method_of_a_lock_goes_with_the_copy_of_the_lock_whichever_comes_first(installed, order):
+    for lock in (threading.Lock(), threading.RLock()):
+        parts = [lock, lock.acquire][:: 1 - 2 * order]
+        twin = copy.deepcopy(parts)[:: 1 - 2 * order]
+        with lock:
+            assert call_with_timeout(lambda twin=twin: twin[1](timeout=5) and threading_cannot_take(twin[0]))
+        assert not threading_cannot_take(lock)
+
+
+def test_weak_references_are_refused_by_pickle_as_before_and_shared_by_copies(installed):
+    class Target:
+        pass
+
+    target = Target()
+    assert copy.deepcopy(weakref.ref(target))() is target
+    for weak in (weakref.ref(target), weakref.WeakValueDictionary(a=target), weakref.proxy(target)):
+        with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
+            pickle.dumps({"target": 1, "weak": weak})
 
 
 def test_generators_are_refused_with_advice(installed):
