@@ -28,7 +28,7 @@ from .entries import foreign_entry
 from .errors import CopyError, check_reduced, reducer_failed, translate_copy_error
 from .reachability import Plan
 from .references import find, static_vars
-from .registry import Registry, Rule, Share, default_registry, known_by_identity
+from .registry import Registry, Rule, Share, default_registry, known_by_identity, refreshed
 
 __all__ = ["copy", "deepcopy", "replace"] if hasattr(_stdlib, "replace") else ["copy", "deepcopy"]
 
@@ -769,17 +769,6 @@ def _native_plan(cls: type, registry: Registry) -> tuple[Any, ...]:
     return plan_for(cls, registry, _kinds, ATOMIC)
 
 
-def _refreshed(registry: Registry) -> bool:
-    """Bind what waits for a module; whether all that still waits does so for modules that are not here."""
-    registry.refresh()
-    waits: Registry | None = registry
-    while waits is not None:
-        if not sys.modules.keys().isdisjoint(waits._pending_modules):
-            return False
-        waits = waits._parent
-    return True
-
-
 def _expose(registry: Registry, memo: Memo, root: Any, options: dict[str, Any] | None) -> _Call:
     """The C core lets Python code see its memo: nested calls find the run by it."""
     call = _Call(registry, memo, root, _options(registry, None) if options is None else options)
@@ -826,7 +815,7 @@ if core is not None:
 
     _Entry, _foreign = _entries.Entry, _entries.foreign
 
-    _forget = _leave
+    _forget, _refreshed = _leave, refreshed
     try:
         _kinds: dict[str, int] = core.setup(sys.modules[__name__], _registry)
     except ImportError as error:  # a second copy of this package in one process

@@ -18,8 +18,12 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+<<<<<<< HEAD
 from ._native import pickling
 from .entries import Entry, foreign
+=======
+from ._native import pickling, why_python
+>>>>>>> d74da28 (Plain instances are reduced in C, and dumps keeps its pickler)
 from .errors import check_reduced, reducer_failed, translate_pickling_error
 from .registry import Registry, Rule, default_registry, known_by_identity
 
@@ -215,27 +219,32 @@ class Pickler(pickle.Pickler):
             attributes.pop("_by_value", None)
             try:
                 super().dump(obj)
-            except RecursionError as error:
-                from .deep import may_try_again
-
-                if not may_try_again(error, sys._getframe()) or not self._dump_deeply(obj, override):
-                    raise
-        except Exception as error:
-            if isinstance(error, RecursionError):
-                from .deep import is_nested
-
-                if is_nested(sys._getframe()):
-                    raise
-            translated = translate_pickling_error(error, obj, self)
-            if translated is error:
-                raise
-            raise translated from translated.__cause__
+            except Exception as error:
+                self._recover(error, obj, override)
         finally:
             registry._live.discard(answers)
             for name in _OF_ONE_DUMP:
                 attributes.pop(name, None)
             attributes.update(before)
         self._fresh = False
+
+    def _recover(self, error: Exception, obj: Any, override: Callable[[Any], Any]) -> None:
+        """A dump has raised: do it once more without recursion where that helps, else raise what says where."""
+        if isinstance(error, RecursionError):
+            from .deep import is_nested, may_try_again
+
+            caller = sys._getframe(1)
+            try:
+                if may_try_again(error, caller) and self._dump_deeply(obj, override):
+                    return
+            except Exception as other:
+                error = other
+            if isinstance(error, RecursionError) and is_nested(caller):
+                raise error
+        translated = translate_pickling_error(error, obj, self)
+        if translated is error:
+            raise error
+        raise translated from translated.__cause__
 
     def clear_memo(self) -> None:
         """Forget what was pickled before: the next dump writes everything again."""
@@ -270,7 +279,11 @@ class Pickler(pickle.Pickler):
 
     def _override(self, answers: _Answers) -> Callable[[Any], Any]:
         """What the C pickler calls for each object: an override of a subclass or the instance, then the rules."""
-        ours = asking(answers.known, answers.find)
+        if pickling is None:
+            ours = asking(answers.known, answers.find)
+        else:
+            everybodys = self.registry is default_registry and getattr(self, "dispatch_table", None) is None
+            ours = pickling.override(self, everybodys, self.protocol >= 2)
         own = self._own_override()
         self.overridden = own is not _UNSET
         if own is _UNSET:
@@ -298,26 +311,29 @@ class Pickler(pickle.Pickler):
         answer = self._answer_for(type(obj))
         return NotImplemented if answer is None else answer(obj)
 
-    def _answer_for(self, cls: type) -> Callable[[Any], Any] | None:
+    def _has_own_entry(self, cls: type) -> bool:
+        """Whether a dispatch table that somebody gave the pickler speaks about a type."""
         table = getattr(self, "dispatch_table", None)
-        if table is not None and _has_entry(table, cls):
+        return table is not None and _has_entry(table, cls)
+
+    def _way_for(self, cls: type) -> tuple[Any, ...]:
+        """What the compiled module asks, which then does as :meth:`_answer_for` says, and reduces plain instances."""
+        published = _published(self, cls) is not None
+        return way_for(cls, self.registry, _ways, standard=self._has_own_entry(cls), published=published)
+
+    def _answer_for(self, cls: type) -> Callable[[Any], Any] | None:
+        if self._has_own_entry(cls):
             return None
         rules = self.registry.rules_for(cls, "pickle")
-        published = _published(table, cls)
-        if published is None:
-            return (lambda obj: reduce_by_rules(rules, obj, self)) if rules else None
-
-        def reduce(obj: Any) -> Any:
-            reduced = reduce_by_rules(rules, obj, self)
-            return published.otherwise(obj, self.protocol) if reduced is NotImplemented else reduced
-
-        return reduce
+        if not rules and _published(self, cls) is None:
+            return None
+        return lambda obj: _reduced(rules, obj, self)
 
 
 def asking(known: dict[type, Any], find: Callable[[type], Any]) -> Callable[[Any], Any]:
     """A function that reduces an object as is known, or found out now, of its type. Its twin is in C."""
     if pickling is not None:
-        return pickling.override(known, find)  # type: ignore[no-any-return]
+        return pickling.asking(known, find)  # type: ignore[no-any-return]
 
     def ask(part: Any) -> Any:
         try:
@@ -345,8 +361,19 @@ def _has_entry(table: Any, cls: type) -> bool:
         return False
 
 
-def _published(table: Any, cls: type) -> Entry | None:
+def _reduced(rules: tuple[Rule, ...], obj: Any, pickler: Pickler) -> Any:
+    """What the rules say. Where they decline: what would be asked without our entry in the table, which asks them again."""
+    reduced = reduce_by_rules(rules, obj, pickler)
+    if reduced is NotImplemented:
+        published = _published(pickler, type(obj))
+        if published is not None:
+            return published.otherwise(obj, pickler.protocol)
+    return reduced
+
+
+def _published(pickler: Pickler, cls: type) -> Entry | None:
     """Our own entry for a type, if it is the one that the C pickler would ask where the rules decline."""
+    table = getattr(pickler, "dispatch_table", None)
     try:
         entry = (copyreg.dispatch_table if table is None else table)[cls]
     except (KeyError, TypeError):
@@ -419,6 +446,41 @@ def dumps(
         >>> double(21)
         42
     """
+    if buffer_callback is registry is pin is None and fix_imports is True and pickling is not None:
+        data: bytes = pickling.dumps(obj, protocol)
+        if data is not NotImplemented:
+            return data
     sink = io.BytesIO()
     Pickler(sink, protocol, fix_imports, buffer_callback, registry=registry, pin=pin).dump(obj)
     return sink.getvalue()
+
+
+# -- the compiled module -----------------------------------------------------------------------------------------------
+
+
+def _spare(sink: Any, protocol: int) -> Pickler:
+    """A pickler that serves many calls of :func:`dumps`, one after the other."""
+    pickler = Pickler.__new__(Pickler)
+    pickle.Pickler.__init__(pickler, sink, protocol)
+    pickler._sink, pickler._fresh, pickler.protocol = sink, True, protocol
+    return pickler
+
+
+def _failed(pickler: Pickler, error: Exception, obj: Any) -> None:
+    """The dump of such a pickler has raised. Its sink has the pickle if this returns."""
+    try:
+        raise error
+    except Exception:
+        pickler._recover(error, obj, pickler.reducer_override)
+
+
+if pickling is not None:
+    from . import registry as _registry
+    from ._native.ways import way_for
+
+    try:
+        _ways: dict[str, int] = pickling.setup(sys.modules[__name__], _registry)
+    except ImportError as error:  # a second copy of this package in one process
+        pickling, why_python["_pickling"] = None, str(error)
+    else:
+        _registry.on_change.append(pickling.invalidate)

@@ -104,6 +104,8 @@ class Rule(NamedTuple):
         pickles_only: ``reduce`` does not serve copies.
         concerns: names of attributes. Where an object has none of them, or what it has is ``None`` or an empty
             dictionary, the rule declines, and a copier need not ask it. Empty: it has to be asked.
+        named: ``reduce`` leaves an object alone to which its own ``__module__`` and ``__qualname__`` lead, in a module
+            that can be imported.
     """
 
     target: str
@@ -118,6 +120,7 @@ class Rule(NamedTuple):
     only: Callable[[type], bool] | None = None
     pickles_only: bool = False
     concerns: tuple[str, ...] = ()
+    named: bool = False
 
     def covers(self, verb: Verb) -> bool:
         """Whether the rule has anything to say about ``verb``. A reducer serves both; a copy function only copies."""
@@ -352,6 +355,7 @@ class Registry:
         only: Callable[[type], bool] | None = None,
         pickles_only: bool = False,
         concerns: tuple[str, ...] = (),
+        named: bool = False,
     ) -> Rule:
         """As :meth:`register`, with everything a :class:`Rule` may have. Returns the rule."""
         self._check_target(target)
@@ -363,7 +367,7 @@ class Registry:
         name = _type_name(target) if isinstance(target, type) else target
         rule = Rule(
             name, reduce, copy, subclasses, origin, with_pickler, shallow, summary, methods, only, pickles_only,
-            concerns,
+            concerns, named,
         )  # fmt: skip
         with _lock:
             self._forget_name(name)
@@ -785,6 +789,17 @@ class _ForeignRules:
             return lambda function: self.register(target, function, **options)
         builtin_registry.add(target, reduce, origin=self._origin, **options)
         return reduce
+
+
+def refreshed(registry: Registry) -> bool:
+    """Bind what waits for a module; whether all that still waits does so for modules that are not here."""
+    registry.refresh()
+    waits: Registry | None = registry
+    while waits is not None:
+        if not sys.modules.keys().isdisjoint(waits._pending_modules):
+            return False
+        waits = waits._parent
+    return True
 
 
 # -- the module-level functions use the default registry ---------------------------------------------------------------

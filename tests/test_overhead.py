@@ -113,7 +113,7 @@ def test_the_rules_are_looked_up_once_a_type_and_not_once_an_object(monkeypatch)
         return original(self, cls, verb)
 
     monkeypatch.setattr(Registry, "rules_for", rules_for)
-    safepickle.dumps([records(), [Slots(1, 2)] * 3])
+    safepickle.dumps([records(), [Slots(1, 2)] * 3], registry=Registry())  # nobody has asked this one before
     assert asked.count(Record) == 1
     assert asked.count(Slots) == 1
     assert list not in asked and dict not in asked and int not in asked

@@ -56,6 +56,7 @@ def add_code_rules(registry: Registry) -> None:
         with_pickler=True,
         origin=ORIGIN,
         summary=(by_name, "shared; rebuilt where its cells hold an object that is copied"),
+        named=True,
     )
     registry.add(
         type,
@@ -63,6 +64,7 @@ def add_code_rules(registry: Registry) -> None:
         copy=SHARE,
         subclasses=True,
         with_pickler=True,
+        named=True,
         origin=ORIGIN,
         summary=(by_name, "shared"),
     )
