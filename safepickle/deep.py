@@ -29,10 +29,10 @@ _CONTAINERS: Final = (tuple, list, dict, set, frozenset)
 # -- when to try without recursion -------------------------------------------------------------------------------------
 #
 # A reducer may call dumps and a __deepcopy__ method deepcopy, with an object that does the same. If each level of such
-# a recursion tried
-# everything below it again, the time would double with each level.
+# a recursion tried everything below it again, the time would double with each level.
 
-_ENTRANCES: Final = {("safepickle.pickler", "dump"), ("safepickle.copier", "deepcopy")}
+_PICKLER: Final = "safepickle.pickler"
+_ENTRANCES: Final = {(_PICKLER, "dump"), (_PICKLER, "dumps"), ("safepickle.copier", "deepcopy")}
 
 
 def is_nested(frame: types.FrameType) -> bool:
@@ -40,11 +40,18 @@ def is_nested(frame: types.FrameType) -> bool:
     if core is not None and core.entered():
         return True
     outer = frame.f_back
+    if outer is not None and _place(outer) == (_PICKLER, "dumps"):  # that called this one: both are one entrance
+        outer = outer.f_back
     while outer is not None:
-        if (outer.f_globals.get("__name__"), outer.f_code.co_name) in _ENTRANCES:
+        if _place(outer) in _ENTRANCES:
             return True
         outer = outer.f_back
     return False
+
+
+def _place(frame: types.FrameType) -> tuple[Any, str]:
+    """The module and the name of the function that a frame runs."""
+    return frame.f_globals.get("__name__"), frame.f_code.co_name
 
 
 def may_try_again(error: RecursionError, frame: types.FrameType) -> bool:
