@@ -18,12 +18,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-<<<<<<< HEAD
-from ._native import pickling
-from .entries import Entry, foreign
-=======
 from ._native import pickling, why_python
->>>>>>> d74da28 (Plain instances are reduced in C, and dumps keeps its pickler)
+from .entries import Entry, foreign
 from .errors import check_reduced, reducer_failed, translate_pickling_error
 from .registry import Registry, Rule, default_registry, known_by_identity
 
@@ -362,7 +358,7 @@ def _has_entry(table: Any, cls: type) -> bool:
 
 
 def _reduced(rules: tuple[Rule, ...], obj: Any, pickler: Pickler) -> Any:
-    """What the rules say. Where they decline: what would be asked without our entry in the table, which asks them again."""
+    """What the rules say; where they decline, what would be asked without our own entry, which asks them again."""
     reduced = reduce_by_rules(rules, obj, pickler)
     if reduced is NotImplemented:
         published = _published(pickler, type(obj))
@@ -446,7 +442,7 @@ def dumps(
         >>> double(21)
         42
     """
-    if buffer_callback is registry is pin is None and fix_imports is True and pickling is not None:
+    if buffer_callback is None and registry is None and pin is None and fix_imports and pickling is not None:
         data: bytes = pickling.dumps(obj, protocol)
         if data is not NotImplemented:
             return data
