@@ -719,6 +719,8 @@ typedef struct {
     int owned;       /* whether it is ours to write into */
 } Sink;
 
+#define LARGE (1 << 20)
+
 static PyObject *
 sink_write(PyObject *self, PyObject *piece)
 {
@@ -737,7 +739,8 @@ sink_write(PyObject *self, PyObject *piece)
         PyBuffer_Release(&buffer);
         return PyErr_NoMemory();
     }
-    Py_ssize_t needed = sink->size + buffer.len, room = needed + needed / 8 + 64;
+    Py_ssize_t needed = sink->size + buffer.len;
+    Py_ssize_t room = needed + (needed < LARGE ? needed / 2 : needed / 16) + 64; /* moving a large block copies nothing */
     if (sink->data == NULL || !sink->owned) {
         PyObject *own = PyBytes_FromStringAndSize(NULL, room);
         if (own == NULL) {
