@@ -314,8 +314,11 @@ class Pickler(pickle.Pickler):
 
     def _way_for(self, cls: type) -> tuple[Any, ...]:
         """What the compiled module asks, which then does as :meth:`_answer_for` says, and reduces plain instances."""
-        published = _published(self, cls) is not None
-        return way_for(cls, self.registry, _ways, standard=self._has_own_entry(cls), published=published)
+        rules = self.registry.rules_for(cls, "pickle")
+        asks = not self._has_own_entry(cls) and (bool(rules) or _published(self, cls) is not None)
+        table = getattr(self, "dispatch_table", None)
+        plain = not asks and (table is None or not _is_in(table, cls))  # ``None`` is an entry, and an error
+        return way_for(cls, self.registry, _ways, rules if asks else None, plain=plain)
 
     def _answer_for(self, cls: type) -> Callable[[Any], Any] | None:
         if self._has_own_entry(cls):
@@ -347,6 +350,14 @@ def _bound(attribute: Any, instance: Any) -> Any:
     """What reading a class attribute from an instance gives; a builtin function or a callable object does not bind."""
     bind = getattr(type(attribute), "__get__", None)
     return attribute if bind is None else bind(attribute, instance, type(instance))
+
+
+def _is_in(table: Any, cls: type) -> bool:
+    try:
+        table[cls]
+    except KeyError:
+        return False
+    return True
 
 
 def _has_entry(table: Any, cls: type) -> bool:

@@ -520,6 +520,17 @@ def test_a_dispatch_table_of_the_pickler_comes_first():
     assert plain.args == ("Plain",) and type(slots) is Slots
 
 
+def test_a_dispatch_table_that_holds_none_is_an_error_where_it_is_one_to_the_standard_library():
+    def outcome(base):
+        try:
+            type("WithTable", (base,), {"dispatch_table": {Plain: None}})(io.BytesIO()).dump(Plain())
+        except Exception as error:
+            return TypeError if isinstance(error, TypeError) else type(error)
+        return None
+
+    assert outcome(safepickle.Pickler) is outcome(pickle.Pickler)
+
+
 def test_an_override_of_a_subclass_comes_first():
     class Overriding(safepickle.Pickler):
         def reducer_override(self, obj):

@@ -10,7 +10,7 @@ import types
 from collections.abc import Mapping
 from typing import Any, Final
 
-from ..registry import Registry, known_by_identity
+from ..registry import Registry, Rule, known_by_identity
 from .plans import _found, _has_plain_dict, _size
 
 __all__ = ["way_for"]
@@ -22,26 +22,25 @@ _INHERITED: Final = ("__reduce_ex__", "__reduce__", "__getattribute__", "__class
 
 
 def way_for(
-    cls: type, registry: Registry, ways: Mapping[str, int], *, standard: bool, published: bool
+    cls: type, registry: Registry, ways: Mapping[str, int], rules: tuple[Rule, ...] | None, *, plain: bool
 ) -> tuple[int, bool, tuple[Any, ...], bool, tuple[str, ...], tuple[Any, ...]]:
     """The way for objects of a type.
 
     Args:
         cls: the type.
-        registry: the rules in use.
+        registry: where the rules come from.
         ways: the compiled module's numbers for the ways.
-        standard: the pickler has an entry for the type in a dispatch table of its own, which stands before the rules.
-        published: it has an entry of ours for the type, which is not to be asked.
+        rules: the rules to ask; ``None`` where the standard library goes on by itself.
+        plain: whether there is nothing in a dispatch table about the type, so that its instances may be plain.
 
     Returns:
         The way; whether the answer may be kept; the rules; for plain instances whether they have a dictionary, and the
         names of the slots with their member descriptors.
     """
-    rules = () if standard else registry.rules_for(cls, "pickle")
-    kept = standard or registry._cache.get(cls) is not None  # or a library is being imported, and its rules may come
-    if rules or (published and not standard):
+    kept = registry._cache.get(cls) is not None  # or a library is being imported, and its rules may come
+    if rules is not None:
         return ways["named" if rules and rules[0].named else "rules"], kept, rules, False, (), ()
-    slots = None if standard else _slots_of_plain(cls)
+    slots = _slots_of_plain(cls) if plain else None
     if slots is None:
         return ways["standard"], kept, (), False, (), ()
     return ways["plain"], kept, (), cls.__dictoffset__ != 0, *slots
