@@ -59,11 +59,11 @@ _dumps_as_dask: Final[Callable[..., Any]] = dask_pickle.dumps
 def install(changes: Changes) -> None:
     """Have this process pickle tasks by the rules, and carry torch modules, tensors and collections whole."""
     for name, module in sorted(sys.modules.copy().items()):
-        if name.partition(".")[0] == "distributed" and vars(module).get("dumps") is _dumps_as_dask:
-            changes.set_attribute("dask", module, "dumps", dumps, where=f"{name}.dumps")
-    changes.set_attribute(
-        "dask", _serialization, "serialize", serialize, where="distributed.protocol.serialize.serialize"
-    )
+        if name.partition(".")[0] == "distributed":  # most of its modules have imported the functions by name
+            for theirs, ours in ((_dumps_as_dask, dumps), (_serialize_as_dask, serialize)):
+                if vars(module).get(ours.__name__) is theirs:
+                    where = f"{name}.{ours.__name__}"
+                    changes.set_attribute("dask", module, ours.__name__, ours, where=where)
     changes.set_item(
         "dask", families, FAMILY, _family(), where=f"distributed.protocol.serialize.families[{FAMILY!r}]"
     )

@@ -30,7 +30,7 @@ from safepickle.engines import dask as adapter
 from tests.engines import payloads, sharing
 from tests.engines.dask_clusters import cluster
 
-pytestmark = pytest.mark.filterwarnings("ignore:Sending large graph", "ignore:.*diagnostics dashboard")
+pytestmark = pytest.mark.filterwarnings("ignore:Sending large graph", "ignore:Port 8787")
 
 LIMIT = 60  # seconds for one task; most take a hundredth of one, the first imports torch
 KINDS = ["kernel", "lambda", "lock", "small"]
@@ -204,6 +204,14 @@ def test_client_run_sends_kernels(client):
     module = payloads.Kernel()
     assert set(client.run(lambda: module.check()).values()) == {"kernel"}
     assert client.run_on_scheduler(lambda: module.check()) == "kernel"
+
+
+def test_tasks_submit_tasks_with_payloads(client):
+    def outer():
+        with distributed.worker_client() as inner:
+            return inner.submit(payloads.check_and_return, payloads.Kernel(), pure=False).result(timeout=LIMIT)
+
+    assert ask(client, outer).check() == "kernel"
 
 
 def test_payloads_reach_actors(client):
@@ -508,6 +516,8 @@ def test_a_type_that_only_dask_can_write_goes_in_a_task(installed, monkeypatch):
     data = distributed.protocol.pickle.dumps([OnlyDask(), payloads.Lambda()])
     one, module = distributed.protocol.pickle.loads(data)
     assert one.content == b"content" and module.check() == "lambda"
+    one, module = deserialize(*serialize(to_serialize([OnlyDask(), payloads.Lambda()])))
+    assert one.content == b"content" and module.check() == "lambda"
 
 
 @pytest.mark.parametrize("protocol", [2, 4, 5])
@@ -587,12 +597,16 @@ def test_a_client_with_the_family_sends_and_receives(client, our_cluster):
 
 def test_the_changes_are_listed_and_undone():
     serialization = sys.modules["distributed.protocol.serialize"]
-    before = (distributed.protocol.pickle.dumps, distributed.client.dumps, serialization.serialize, dict(families))
+
+    def state():
+        ours = (distributed.protocol.pickle.dumps, distributed.client.dumps, distributed.scheduler.dumps)
+        return *ours, serialization.serialize, distributed.protocol.serialize, dict(families)
+
+    before = state()
     changes = Changes()
     adapter.install(changes)
     assert distributed.client.dumps is distributed.protocol.pickle.dumps is adapter.dumps
     listed = {change.where for change in changes}
     assert "distributed.protocol.pickle.dumps" in listed and "distributed.protocol.serialize.serialize" in listed
     assert changes.undo() == []
-    after = (distributed.protocol.pickle.dumps, distributed.client.dumps, serialization.serialize, dict(families))
-    assert after == before
+    assert state() == before
