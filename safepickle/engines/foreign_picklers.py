@@ -117,7 +117,7 @@ class Run:
             self.persistent_id = persistent_id
         if root is not _NONE:
             self._root = root
-        self.reducer_override = self._with_fallback(asking(self.known, self._find), fallback)
+        self.reducer_override = self._with_fallback(asking(self.known, self.find), fallback)
 
     @staticmethod
     def _with_fallback(ours: Callable[[Any], Any], fallback: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
@@ -167,7 +167,8 @@ class Run:
         """The dump is over: what it remembers is let go at once, not when the garbage collector finds the circle."""
         self.__dict__.clear()
 
-    def _find(self, cls: type) -> Callable[[Any], Any] | None:
+    def find(self, cls: type) -> Callable[[Any], Any] | None:
+        """The answer for a type that has not come up so far."""
         answer = self._answer_for(cls)
         if known_by_identity(cls):
             self.known[cls] = answer
@@ -272,8 +273,9 @@ def adopt(
         fallback = None if own is None else types.MethodType(own, pickler)
         return Run(pickler, root, ours_first=ours_first, main=main, fallback=fallback)
 
+    theirs = cls.dump  # type: ignore[attr-defined]
     changes.set_attribute(engine, cls, "reducer_override", _Override(make), where=f"{where}.reducer_override")
-    changes.set_attribute(engine, cls, "dump", _dump(cls.dump, make), where=f"{where}.dump")  # type: ignore[attr-defined]
+    changes.set_attribute(engine, cls, "dump", _dump(theirs, make, lazily=own is None), where=f"{where}.dump")
 
 
 def dump_deeply(pickler: Any, obj: Any, file: Any, protocol: int) -> None:
@@ -288,33 +290,71 @@ def dump_deeply(pickler: Any, obj: Any, file: Any, protocol: int) -> None:
     from ..deep import DeepPickler
 
     adopted = next(vars(cls)["reducer_override"] for cls in type(pickler).__mro__ if "reducer_override" in vars(cls))
-    run = adopted.make(pickler, obj)
+    run = vars(pickler)[_RUN] = adopted.make(pickler, obj)
     try:
-        DeepPickler(file, protocol, override=run.reducer_override, dispatch_table=run.table).dump(obj)
+        DeepPickler(file, protocol, override=pickler.reducer_override, dispatch_table=run.table).dump(obj)
     finally:
         run.close()
 
 
-def _dump(theirs: Callable[[Any, Any], Any], make: Callable[..., Run]) -> Callable[[Any, Any], Any]:
+class _Waiting:
+    """A run that begins with the first object that our rules are asked about: most messages have none.
+
+    Args:
+        make: makes the run.
+        pickler, root: what of.
+        lazily: unless the run has more to ask than our rules.
+    """
+
+    __slots__ = ("_known", "_make", "_pickler", "_root", "_run", "reducer_override")
+
+    def __init__(self, make: Callable[..., Run], pickler: Any, root: Any, lazily: bool) -> None:
+        self._make, self._pickler, self._root = make, pickler, root
+        self._run: Run | None = None
+        self._known: dict[type, Callable[[Any], Any] | None] = {}
+        self.reducer_override: Any = asking(self._known, self._find) if lazily else None
+        if not lazily:
+            self.reducer_override = self.begin().reducer_override
+
+    def begin(self) -> Run:
+        """The run."""
+        if self._run is None:
+            run = self._run = self._make(self._pickler, self._root)
+            run.registry._live.add(run)
+            if self.reducer_override is not None:
+                run.known, run.reducer_override = self._known, self.reducer_override
+        return self._run
+
+    def _find(self, cls: type) -> Callable[[Any], Any] | None:
+        return self.begin().find(cls)
+
+    def end(self) -> None:
+        """The dump is over."""
+        self.reducer_override = None
+        if self._run is not None:
+            self._run.registry._live.discard(self._run)
+            self._run.close()
+
+
+def _dump(theirs: Callable[[Any, Any], Any], make: Callable[..., Run], *, lazily: bool) -> Callable[[Any, Any], Any]:
     def dump(self: Any, obj: Any) -> Any:
         """As the pickler's own method, with the rules of safepickle and its errors."""
         attributes = vars(self)
         before = attributes.get(_RUN)
-        run = attributes[_RUN] = make(self, obj)
-        run.registry._live.add(run)
+        waiting = attributes[_RUN] = _Waiting(make, self, obj, lazily)
         try:
             return theirs(self, obj)
         except RecursionError:
             raise
         except Exception as error:
+            run = waiting.begin()
             run.dispatch_table.failed()
             translated = translate_pickling_error(error, obj, run)
             if translated is error:
                 raise
             raise translated from translated.__cause__
         finally:
-            run.registry._live.discard(run)
-            run.close()
+            waiting.end()
             if before is None:
                 del attributes[_RUN]
             else:
