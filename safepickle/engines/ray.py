@@ -1,8 +1,9 @@
 """How do objects travel between the driver of Ray, its workers and its object store?
 
 Ray pickles with ``ray.cloudpickle.dumps``, its copy of cloudpickle: arguments, results, what is put, functions, actors
-and errors. Here that function, and ``dump`` beside it, ask the rules, in every process that has :func:`install`. What
-was registered with Ray, by itself (``ObjectRef``, actor handles) or with ``ray.util.register_serializer``, comes first.
+and errors. Here that function, ``dump`` beside it and the class of the pickler ask the rules, in every process that has
+:func:`install`. What was registered with Ray, by itself (``ObjectRef``, actor handles) or with
+``ray.util.register_serializer``, comes first.
 
 :func:`runtime_env` brings it to the workers: ``ray.init(runtime_env=safepickle.engines.ray.runtime_env())``.
 """
@@ -24,6 +25,7 @@ import safepickle
 from ..changes import Changes
 from ..pickler import Pickler
 from ..registry import Registry, default_registry
+from .foreign_picklers import adopt
 
 __all__ = ["dump", "dumps", "install", "runtime_env", "set_up_worker"]
 
@@ -41,6 +43,8 @@ def install(changes: Changes) -> None:
         for name, theirs, ours in (("dumps", _dumps_as_ray, dumps), ("dump", _dump_as_ray, dump)):
             if vars(module).get(name) is theirs:
                 changes.set_attribute("ray", module, name, ours, where=f"{module.__name__}.{name}")
+    # Ray Serve, compiled graphs and Ray Client derive picklers from the class.
+    adopt(changes, "ray", CloudPickler, where="ray.cloudpickle.CloudPickler")
 
 
 def runtime_env(

@@ -256,6 +256,19 @@ def test_the_users_rules_apply(installed):
         safepickle.unregister(Handle)
 
 
+def test_picklers_that_are_derived_from_rays_ask_the_rules(installed):
+    from ray.dag import InputNode
+    from ray.dag.py_obj_scanner import _PyObjScanner  # Serve and graphs of actors look for nodes in arguments with it
+    from ray.util.client.client_pickler import dumps_from_client
+
+    node = InputNode()
+    scanner = _PyObjScanner()
+    assert scanner.find_nodes([sharing.Everything(), node]) == [node]
+    module, found = scanner.replace_nodes({node: "found"})
+    assert (module.check(), found) == ("everything", "found")
+    assert safepickle.loads(dumps_from_client([sharing.Everything()], "client"))[0].check() == "everything"
+
+
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 
@@ -322,10 +335,14 @@ def test_two_other_hooks_are_an_error(clean):
 
 
 def test_the_changes_are_listed_and_undone():
-    before = (ray.cloudpickle.dumps, ray.cloudpickle.dump, ray.cloudpickle.cloudpickle.dumps)
+    def state():
+        functions = (ray.cloudpickle.dumps, ray.cloudpickle.dump, ray.cloudpickle.cloudpickle.dumps)
+        return *functions, ray.cloudpickle.CloudPickler.reducer_override, ray.cloudpickle.CloudPickler.dump
+
+    before = state()
     changes = Changes()
     adapter.install(changes)
     assert ray.cloudpickle.dumps is ray.cloudpickle.cloudpickle.dumps is adapter.dumps
     assert {"ray.cloudpickle.dumps", "ray.cloudpickle.dump"} <= {change.where for change in changes}
     assert changes.undo() == []
-    assert (ray.cloudpickle.dumps, ray.cloudpickle.dump, ray.cloudpickle.cloudpickle.dumps) == before
+    assert state() == before
