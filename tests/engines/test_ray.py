@@ -243,6 +243,20 @@ def say(what):
     return f"deserialized {what.__name__}"
 
 
+@pytest.mark.filterwarnings("ignore:Zero-copy tensor", "ignore:The given NumPy array is not writable")
+def test_tensors_go_as_ray_sends_them_where_that_is_asked_for(monkeypatch):
+    """As with RAY_ENABLE_ZERO_COPY_TORCH_TENSORS=1; parameters hand over theirs."""
+    reducer = ray._private.tensor_serialization_utils.zero_copy_tensors_reducer
+    monkeypatch.setitem(ray.cloudpickle.CloudPickler.dispatch.maps[0], torch.Tensor, reducer)
+    linear, buffers = torch.nn.Linear(200, 200), []
+    with safepickle.installed("ray"):
+        data = ray.cloudpickle.dumps([linear, lambda: 1], protocol=5, buffer_callback=buffers.append)
+    stored = [bytes(buffer) for buffer in buffers]
+    back, one = safepickle.loads(data, buffers=stored)
+    assert torch.equal(back.weight, linear.weight) and type(back.weight) is torch.nn.Parameter and one() == 1
+    assert back.weight.data_ptr() == where(numpy.frombuffer(stored[0], dtype=numpy.uint8))
+
+
 def test_the_users_rules_apply(installed):
     class Handle:
         def __init__(self, path):
