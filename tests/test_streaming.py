@@ -1,4 +1,4 @@
-"""How much memory do dumping and loading take beside the object? Counted in a fresh process, where nothing else runs."""
+"""How much memory do dumping and loading take beside the object? Counted in a fresh process where nothing else runs."""
 
 from __future__ import annotations
 
