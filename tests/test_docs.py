@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import pytest
 
+from safepickle.engines import MODULES
+
 from .helpers import REPOSITORY, run_python
 
 PAGES = sorted([*REPOSITORY.glob("docs/**/*.md"), REPOSITORY / "README.md"])
@@ -88,3 +90,13 @@ def test_a_block_is_found_with_what_its_page_needs(tmp_path):
     ]
     assert needs_of("# no comment\n<!-- something else -->") == ()
     assert is_here("json") and not is_here("no_such_thing") and not is_here("no_such.thing")
+
+
+def test_every_engine_has_a_page_that_the_index_leads_to():
+    folder = REPOSITORY / "docs" / "engines"
+    pages = {page.name: page.read_text(encoding="utf-8") for page in folder.glob("*.md") if page.name != "README.md"}
+    index = (folder / "README.md").read_text(encoding="utf-8")
+    for page in pages:
+        assert f"]({page})" in index, f"docs/engines/README.md has no link to {page}"
+    for engine in MODULES:
+        assert any(f'"{engine}"' in text for text in pages.values()), f"no page shows install({engine!r})"
