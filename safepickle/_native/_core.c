@@ -92,6 +92,7 @@ typedef enum {
     KIND_ORDERED_DICT,
     KIND_DEFAULT_DICT,
     KIND_RULES,
+    KIND_TENSOR, /* the same, but for plain tensors, which are copied without a call */
     KIND_PROTOCOL,
 } Kind;
 
@@ -151,6 +152,7 @@ static PyObject *foreign_function;   /* entries.foreign(reducer) */
 static PyObject *empty_tuple;
 static PyObject *name_deepcopy, *name_append, *name_dict, *name_failed, *name_throw, *name_value, *name_reduce_ex,
     *name_default_factory, *name_getstate, *name_setstate, *name_settings, *name_core, *name_plans, *number_four;
+static PyObject *name_torch, *name_class, *name_unguarded, *name_by_value, *name_torch_quick;
 
 /* ---- what is registered with copyreg ------------------------------------------------------------------------------------------- */
 
@@ -236,6 +238,10 @@ typedef struct Run {
     Plan passing;         /* a plan that is not kept */
     Pending *pending;
     PyObject *seen, *seen_copy; /* what the table was asked for last; borrowed from it */
+    PyObject *stored;     /* what memo["torch"] is made of once Python code sees the memo */
+    PyObject *gathered;   /* tensors whose copies have no contents yet: (settle, sources, copies) */
+    PyObject *graphs;     /* torch's function that switches graphs on again, if they were on before tensors were copied */
+    int tensors;          /* since Python code ran last, tensors were copied: no mode of torch is active, no graphs are made */
     unsigned long pythons; /* how often Python code has begun to run: nothing learnt before is sure afterwards */
     int users;            /* calls that are at work on it, in several threads perhaps */
     int exposed;
@@ -410,6 +416,8 @@ gc_resume(Run *run)
 }
 
 static int pending_enter(Run *run);
+static int stored_expose(Run *run);
+static int tensors_end(Run *run);
 
 /* Before Python code that does not get to see the memo. */
 static inline int
@@ -420,7 +428,7 @@ python_begins(Run *run)
         return -1;
     }
     gc_resume(run);
-    return 0;
+    return run->tensors ? tensors_end(run) : 0;
 }
 
 static inline void
@@ -455,6 +463,9 @@ memo_expose(Run *run)
         if (pair.source != NULL && (dict_add(run, pair.source, pair.copy) < 0 || dict_keep(run, pair.source) < 0)) {
             return -1;
         }
+    }
+    if (stored_expose(run) < 0) {
+        return -1;
     }
     run->exposed = 1;
     PyObject *options = run->options ? run->options : Py_None;
@@ -2284,11 +2295,21 @@ copy_by_rule(Run *run, PyObject *x, PyObject *plan)
 
 static PyObject *copy_kind(Run *run, PyObject *x, Kind kind, Plan *plan, int alone);
 
+#include "tensors.h"
+
 static APART PyObject *
 copy_by_rules(Run *run, PyObject *x, Plan *plan)
 {
     PyObject *rules = Py_NewRef(plan->rules); /* the plan may go away while rules run */
     Kind fallback = plan->fallback;
+    if (plan->kind == KIND_TENSOR) {
+        PyObject *y = copy_plain_tensor(run, (TensorCopier *)PyTuple_GET_ITEM(PyTuple_GET_ITEM(rules, 0), 2), x);
+        if (y != Py_NotImplemented) {
+            Py_DECREF(rules);
+            return y;
+        }
+        Py_DECREF(y);
+    }
     if (python_begins(run) < 0) {
         Py_DECREF(rules);
         return NULL;
@@ -2343,6 +2364,7 @@ copy_kind(Run *run, PyObject *x, Kind kind, Plan *plan, int alone)
         return copy_tuple(run, x);
     }
     case KIND_RULES:
+    case KIND_TENSOR:
         return copy_by_rules(run, x, plan);
     case KIND_PLAIN:
         return copy_plain(run, x, plan, alone);
@@ -2491,6 +2513,8 @@ run_clear(Run *run)
     }
     Py_XDECREF(run->own_plans);
     plan_clear(&run->passing);
+    Py_XDECREF(run->stored);
+    Py_XDECREF(run->gathered);
     Py_XDECREF(run->call);
     Py_XDECREF(run->keep_key);
     Py_XDECREF(run->dict);
@@ -2670,6 +2694,9 @@ copy_root(PyObject *x, PyObject *registry, PyObject *memo, PyObject *options)
     if (memo == NULL || memo_expose(run) == 0) {
         python_ends(run);
         y = copy_object(run, run->root);
+        if (run->tensors && tensors_end(run) < 0) {
+            Py_CLEAR(y);
+        }
     }
     gc_resume(run);
     run_leave(run);
@@ -2703,6 +2730,9 @@ copy_nested(Run *run, PyObject *x)
     run->users++;
     python_ends(run);
     PyObject *y = copy_object(run, x);
+    if (run->tensors && tensors_end(run) < 0) {
+        Py_CLEAR(y);
+    }
     gc_resume(run);
     run_release(run);
     return y;
@@ -2911,7 +2941,8 @@ core_setup(PyObject *module, PyObject *args)
     static const struct { const char *name; Kind kind; } kinds[] = {
         {"atomic", KIND_ATOMIC}, {"shared", KIND_SHARED}, {"enum", KIND_ENUM}, {"list", KIND_LIST}, {"dict", KIND_DICT},
         {"tuple", KIND_TUPLE}, {"set", KIND_SET}, {"frozenset", KIND_FROZENSET}, {"bytearray", KIND_BYTEARRAY},
-        {"plain", KIND_PLAIN}, {"stateful", KIND_STATEFUL}, {"ordered_dict", KIND_ORDERED_DICT}, {"default_dict", KIND_DEFAULT_DICT}, {"rules", KIND_RULES}, {"protocol", KIND_PROTOCOL},
+        {"plain", KIND_PLAIN}, {"stateful", KIND_STATEFUL}, {"ordered_dict", KIND_ORDERED_DICT}, {"default_dict", KIND_DEFAULT_DICT}, {"rules", KIND_RULES}, {"tensor", KIND_TENSOR},
+        {"protocol", KIND_PROTOCOL},
     };
     PyObject *numbers = PyDict_New();
     for (size_t i = 0; numbers != NULL && i < sizeof kinds / sizeof *kinds; i++) {
@@ -2929,6 +2960,9 @@ core_setup(PyObject *module, PyObject *args)
 static PyMethodDef methods[] = {
     {"copy", (PyCFunction)(void (*)(void))core_copy, METH_FASTCALL, copy_doc},
     {"nested", (PyCFunction)(void (*)(void))core_nested, METH_FASTCALL, nested_doc},
+    {"fill_memory", (PyCFunction)(void (*)(void))core_fill_memory, METH_FASTCALL, fill_memory_doc},
+    {"tensor_copier", core_tensor_copier, METH_VARARGS, tensor_copier_doc},
+    {"tensor_reducer", core_tensor_reducer, METH_VARARGS, tensor_reducer_doc},
     {"entry", core_entry, METH_O, entry_doc},
     {"entered", core_entered, METH_NOARGS, entered_doc},
     {"invalidate", core_invalidate, METH_NOARGS, invalidate_doc},
@@ -2973,6 +3007,15 @@ module_exec(PyObject *module)
         return -1;
     }
     number_four = PyLong_FromLong(4);
+    name_torch = PyUnicode_InternFromString("torch");
+    name_class = PyUnicode_InternFromString("__class__");
+    name_unguarded = PyUnicode_InternFromString("_dynamo_static_input_type");
+    name_by_value = PyUnicode_InternFromString("_by_value");
+    name_torch_quick = PyUnicode_InternFromString("torch_quick");
+    if (!(name_torch && name_class && name_unguarded && name_by_value && name_torch_quick) || PyType_Ready(&TensorCopierType) < 0 ||
+        PyType_Ready(&TensorReducerType) < 0 || PyModule_AddObjectRef(module, "TensorCopier", (PyObject *)&TensorCopierType) < 0) {
+        return -1;
+    }
     return name_plans && name_core && name_settings && name_getstate && name_setstate && name_default_factory && empty_tuple && name_reduce_ex && number_four && name_deepcopy && name_append && name_dict && name_failed && name_throw && name_value ? 0 : -1;
 }
 

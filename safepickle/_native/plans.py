@@ -16,6 +16,7 @@ from typing import Any, Final
 from ..entries import foreign_entry
 from ..registry import Registry, Rule, Share, known_by_identity
 from ..state_methods import Drops, Searches, Updates, meaning_of
+from . import core
 
 __all__ = ["plan_for"]
 
@@ -57,7 +58,8 @@ def plan_for(cls: type, registry: Registry, kinds: Mapping[str, int], atomic: fr
     if has_dict and all(rule.concerns for rule in rules):
         concerns = tuple(dict.fromkeys([name for rule in rules for name in rule.concerns]))
     ruled = tuple([(_mode(rule), rule, rule.copy) for rule in rules])
-    return kinds["rules"], fallback, kind, has_dict, kept, ruled, concerns, members, state
+    asked = "tensor" if type(rules[0].copy) is core.TensorCopier else "rules"
+    return kinds[asked], fallback, kind, has_dict, kept, ruled, concerns, members, state
 
 
 def _mode(rule: Rule) -> int:

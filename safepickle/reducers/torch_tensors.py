@@ -26,6 +26,7 @@ import torch
 from torch.utils.hooks import warn_if_has_hooks
 
 from .. import restore
+from .._native import core
 from ..copier import deepcopy, running_call
 from ..entries import foreign
 from ..errors import CopyError
@@ -44,8 +45,10 @@ def add_rules(registry: Registry) -> None:
         "bytes once a storage, views share again; attributes, `.grad`, hooks kept; under `torch.save` as torch does",
         "as `copy.deepcopy`; attributes, `.grad`, hooks, sharing kept; of a non-leaf a detached copy (`nonleaf=`)",
     )
+    copier = tensor_copier()
+    reducer = tensor_reducer(copier)
     for cls in (torch.Tensor, torch.nn.Parameter):
-        registry.add(cls, reduce_tensor, copy=copy_tensor, shallow=copy_tensor_once, subclasses=True, with_pickler=True,
+        registry.add(cls, reducer, copy=copier, shallow=copy_tensor_once, subclasses=True, with_pickler=True,
                      origin=ORIGIN, summary=tensors)  # fmt: skip
     lazy = ("class, device and dtype", "the same")
     for cls in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
@@ -124,6 +127,9 @@ _COMMON: Final = frozenset(
 )  # fmt: skip
 
 
+#: Those among them that no tensor is a conjugated view of.
+_REAL: Final = sorted((dtype for dtype in _COMMON if not dtype.is_complex), key=str)
+
 #: Up to this size copying bytes costs less than making a buffer of them.
 _SMALL: Final = 1 << 14
 
@@ -153,6 +159,8 @@ def _dump_of(pickler: Any) -> _Dump:
     found = notes.get("torch_tensors")
     if found is None:
         found = notes["torch_tensors"] = _Dump(pickler)
+        if not found.aside and not found.indirect and sys.byteorder == "little":
+            notes["torch_quick"] = (found.owners, _most_in_bytes(pickler))  # for the C core
     return found  # type: ignore[no-any-return]
 
 
@@ -249,13 +257,27 @@ def _bytes_of(storage: torch.UntypedStorage, pickler: Any) -> Any:
     if storage.device.type != "cpu":
         storage = storage.cpu()
     size = storage.nbytes()
-    if pickler.protocol < 5 or (size <= _SMALL and getattr(pickler, "buffer_callback", None) is None):
+    if size <= _most_in_bytes(pickler):
         return ctypes.string_at(storage.data_ptr(), size)
     flat = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
     try:
         return pickle.PickleBuffer(flat.numpy())
     except RuntimeError:  # torch works without numpy, and then exports its memory to nobody
         return pickle.PickleBuffer(bytearray(ctypes.string_at(storage.data_ptr(), size)))
+
+
+def _most_in_bytes(pickler: Any) -> int:
+    """Up to which size the bytes of a storage are written as bytes."""
+    if pickler.protocol < 5:
+        return sys.maxsize
+    return _SMALL if getattr(pickler, "buffer_callback", None) is None else -1
+
+
+def tensor_reducer(copier: Any) -> Any:
+    """What reduces tensors: :func:`reduce_tensor`, without which plain ones are reduced where the C core is."""
+    if core is None or copier is copy_tensor:
+        return reduce_tensor
+    return core.tensor_reducer(reduce_tensor, _bytes_of, restore.torch_tensor, copier)
 
 
 def _covers(tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
@@ -360,6 +382,32 @@ def copy_tensor(tensor: torch.Tensor, memo: Memo) -> Any:
         return _copy_by_own_way(tensor, memo)
     with torch._C.DisableTorchFunctionSubclass():
         return _copy_leaf(tensor, cls, memo)
+
+
+def tensor_copier(gathered: tuple[str, ...] = ("is_cuda", "is_xpu")) -> Any:
+    """What copies tensors: :func:`copy_tensor`, which the C core need not call for plain ones.
+
+    Args:
+        gathered: attributes that say of a tensor that it is on a device on which many small copies are made at once.
+    """
+    if core is None:
+        return copy_tensor
+    try:
+        return core.tensor_copier(copy_tensor, copy_contents, torch, tuple(_REAL), gathered)
+    except (AttributeError, TypeError):  # a torch that is made differently
+        return copy_tensor
+
+
+def copy_contents(sources: list[torch.Tensor], copies: list[torch.Tensor]) -> None:
+    """Copy between tensors on devices: a call, and so a few launches, for all of one device and type."""
+    groups: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+    for source, made in zip(sources, copies, strict=True):
+        of_source, of_made = groups.setdefault((source.device, source.dtype), ([], []))
+        of_source.append(source)
+        of_made.append(made)
+    with torch.no_grad():
+        for of_source, of_made in groups.values():
+            torch._foreach_copy_(of_made, of_source)
 
 
 def _copy_by_own_way(tensor: torch.Tensor, memo: Memo) -> Any:
