@@ -234,7 +234,9 @@ def _from_attribute(chain: list[Node], position: int) -> tuple[Segment, int] | N
     for distance, node in enumerate(_ahead(chain, position), start=1):
         text = attributes.get(id(node.obj))
         if text is not None:
-            return Segment(text, holder=holder), distance
+            name = text[1:]
+            own = static_vars(holder).get(name) is node.obj
+            return Segment(text, holder=holder, attribute=name if own else None), distance
         if type(node.obj) not in CONTAINERS:
             return None
     return None
