@@ -11,6 +11,7 @@ import copyreg
 import decimal
 import enum
 import functools
+import importlib
 import io
 import json
 import logging
@@ -20,6 +21,7 @@ import platform
 import queue
 import re
 import sys
+import textwrap
 import threading
 import types
 import typing
@@ -760,6 +762,81 @@ def test_rules_of_other_distributions_follow_the_import_of_their_package(tmp_pat
         import far_library
         assert pickle.loads(pickle.dumps(far_library.Handle())) == "by entry point"
     """, pythonpath=[tmp_path])
+
+
+# -- engines -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch):
+    """An engine that is not imported yet, and its adapter."""
+    (tmp_path / "safepickle_test_engine.py").write_text("pickler = 'theirs'\n")
+    (tmp_path / "safepickle_test_adapter.py").write_text(textwrap.dedent("""
+        calls, error = [], None
+        def install(changes):
+            import safepickle_test_engine
+            calls.append(safepickle_test_engine.pickler)
+            changes.set_attribute("test", safepickle_test_engine, "pickler", "ours", where="engine.pickler")
+            if error is not None:
+                raise error
+    """))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(MODULES, "test", "safepickle_test_adapter")
+    monkeypatch.setitem(NEEDS, "test", "safepickle_test_engine")
+    yield importlib.import_module("safepickle_test_adapter")
+    safepickle.uninstall()
+    for name in ("safepickle_test_engine", "safepickle_test_adapter"):
+        sys.modules.pop(name, None)
+
+
+def test_an_engine_follows_its_import_and_is_changed_once(engine):
+    made = safepickle.install("test")
+    assert made.waiting == ("test",) and engine.calls == [] and "test (waits for its import)" in repr(made)
+    import safepickle_test_engine
+
+    assert engine.calls == ["theirs"] and safepickle_test_engine.pickler == "ours" and made.waiting == ()
+    safepickle.install("test", "test")
+    assert engine.calls == ["theirs"]
+    assert [change.where for change in made.changes if change.engine == "test"] == ["engine.pickler"]
+    assert not any(change.engine == "test" for change in safepickle.install().changes)
+
+
+def test_an_engine_is_as_before_once_nobody_asks_for_it(engine):
+    import safepickle_test_engine
+
+    with safepickle.installed():
+        with safepickle.installed("test"):
+            with safepickle.installed("test"):
+                assert safepickle_test_engine.pickler == "ours"
+            assert safepickle_test_engine.pickler == "ours"
+        assert safepickle_test_engine.pickler == "theirs" and can_be_pickled()
+    assert not can_be_pickled()
+
+
+def test_what_somebody_else_has_set_in_an_engine_since_stays_and_is_reported(engine):
+    import safepickle_test_engine
+
+    made = safepickle.install("test")
+    safepickle_test_engine.pickler = "somebody else's"
+    assert [(change.engine, change.where) for change in made.uninstall()] == [("test", "engine.pickler")]
+    assert safepickle_test_engine.pickler == "somebody else's"
+
+
+def test_an_adapter_that_fails_leaves_nothing_and_says_so(engine):
+    import safepickle_test_engine
+
+    engine.error = LookupError("another version")
+    with pytest.raises(LookupError, match="another version"):
+        safepickle.install("test")
+    assert safepickle_test_engine.pickler == "theirs" and not can_be_pickled()
+
+
+def test_an_adapter_that_fails_after_an_import_leaves_the_engine_as_it_was(engine):
+    engine.error = LookupError("another version")
+    with safepickle.installed("test") as made:
+        with pytest.warns(RuntimeWarning, match="another version"):
+            import safepickle_test_engine
+        assert safepickle_test_engine.pickler == "theirs" and made.waiting == ("test",) and can_be_pickled()
 
 
 # -- what is told about it ---------------------------------------------------------------------------------------------
