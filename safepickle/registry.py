@@ -725,7 +725,7 @@ def _load_module(name: str | None) -> None:
 def load_all_rules() -> None:
     """Load the rules for all libraries that are imported, as if an object of each had turned up."""
     _load(_STDLIB)
-    for top in packages_with_rules():
+    for top in [*LIBRARIES, *_foreign_rules()]:
         if top in sys.modules and not _loading(top):
             _load(top)
 
