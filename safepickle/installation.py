@@ -233,7 +233,7 @@ def _follow() -> None:
         return
     _publication.update()
     _watch.names = frozenset({
-        *registry.packages_with_rules(), *registry.default_registry.awaited, *COPIES,
+        *registry.packages_with_rules(), *registry.default_registry.modules, *COPIES,
         *(NEEDS[engine] for engine in _wanted_engines()),
     })  # fmt: skip
 

@@ -605,10 +605,10 @@ class Registry:
             return list(self._rules.items())
 
     @property
-    def awaited(self) -> frozenset[str]:
-        """The modules that rules of this registry and of those below it wait for."""
-        below = frozenset() if self._parent is None else self._parent.awaited
-        return self._pending_modules | below
+    def modules(self) -> frozenset[str]:
+        """The modules of the names that rules are registered under, here and in the registries below."""
+        below = frozenset() if self._parent is None else self._parent.modules
+        return below.union([_parse_name(name)[0] for name in list(self._names)])
 
     def __iter__(self) -> Iterator[Rule]:
         """The rules of this registry, without its parent's."""

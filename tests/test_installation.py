@@ -719,11 +719,12 @@ def test_types_of_modules_that_are_imported_later_follow(tmp_path):
         import copy, pickle, importlib, safepickle
         safepickle.register("later_module:Thing", lambda thing: (dict, ()))
         safepickle.install()
-        safepickle.register("later_module:Missing", lambda thing: (dict, ()))
         import later_module
         assert pickle.loads(pickle.dumps(later_module.Thing())) == {}
         assert copy.deepcopy(later_module.Thing()) == {}
+        first = later_module.Thing
         importlib.reload(later_module)
+        assert later_module.Thing is not first
         assert pickle.loads(pickle.dumps(later_module.Thing())) == {}
         safepickle.uninstall()
         assert type(copy.deepcopy(later_module.Thing())) is later_module.Thing
@@ -759,7 +760,9 @@ def test_rules_of_other_distributions_follow_the_import_of_their_package(tmp_pat
         import pickle, sys, safepickle
         safepickle.install()
         assert "far_rules" not in sys.modules
-        import far_library
+        import far_library, importlib
+        assert pickle.loads(pickle.dumps(far_library.Handle())) == "by entry point"
+        importlib.reload(far_library)
         assert pickle.loads(pickle.dumps(far_library.Handle())) == "by entry point"
     """, pythonpath=[tmp_path])
 
