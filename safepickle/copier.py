@@ -201,6 +201,8 @@ def _after_failure(
                 if y is _NOTHING:
                     raise
                 return y
+            finally:
+                del error, frame, call  # an error holds this frame, which must not hold the error
     return _explained(error, frame, x, memo, rules, nonleaf)
 
 
@@ -222,7 +224,10 @@ def _explained(
     translated = translate_copy_error(error, x, rules)
     if translated is error:
         return _NOTHING
-    raise translated from translated.__cause__
+    try:
+        raise translated from translated.__cause__
+    finally:
+        del translated, error, frame  # an error holds this frame, which must not hold the error
 
 
 def _options(rules: Registry, nonleaf: str | None) -> dict[str, Any]:
@@ -797,6 +802,8 @@ def _native_failed(x: Any, error: Exception) -> Any:
         if y is _NOTHING:
             raise
         return y
+    finally:
+        del error  # it holds this frame, which must not hold the error
 
 
 def _called(func: Callable[..., Any], args: Any) -> Any:

@@ -8,6 +8,7 @@ import dataclasses
 import enum
 import gc
 import json
+import os
 import sys
 import threading
 import types
@@ -659,6 +660,265 @@ def test_a_finalizer_of_a_half_made_copy_runs_after_the_error() -> None:
     assert ended == [[1, {2: [3]}]]
 
 
+# -- what a hook sees, and what is left behind -------------------------------------------------------------------------
+
+
+@COPIERS
+def test_the_memo_that_a_hook_sees_is_a_dictionary_for_any_key(deepcopy: Any) -> None:
+    class Notes:
+        def __deepcopy__(self, memo: dict[Any, Any]) -> Any:
+            assert type(memo) is dict
+            memo.setdefault("library", {})[1] = "noted"
+            return memo["library"]
+
+    notes = Notes()
+    copied = deepcopy([[1], notes, (notes, [Notes()])])
+    assert copied[1] == {1: "noted"} and copied[1] is copied[2][1][0]
+
+
+class Peeks:
+    """Notes what the unfinished copies of some objects look like when its hook is called."""
+
+    def __init__(self, *watched: Any) -> None:
+        self.watched = watched
+        self.seen: list[Any] = []
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        for x in self.watched:
+            copied = memo.get(id(x))
+            self.seen.append(vars(copied).copy() if hasattr(copied, "__dict__") else copied.copy() if copied else None)
+        return "peeked"
+
+
+@COPIERS
+@pytest.mark.parametrize("size", [3, 40])
+def test_a_hook_finds_the_items_that_were_copied_before_it(deepcopy: Any, size: int) -> None:
+    outer: Any = {f"k{number}": [number] if number % 2 else number for number in range(size)}
+    inner: list[Any] = [[1], 2]
+    counted = collections.defaultdict(list, {"a": [1]})
+    peeks = Peeks(outer, inner, counted)
+    counted["peeks"] = inner
+    outer.update(counted=counted, after=[3], end=4)
+    inner += [peeks, [5]]
+    expected = {name: value for name, value in outer.items() if name not in ("counted", "after", "end")}
+    copied = deepcopy(outer)
+    assert peeks.seen == [expected, [[1], 2], {"a": [1]}]
+    assert list(copied) == list(outer) and copied["after"] == [3] and copied["end"] == 4
+    assert copied["counted"]["peeks"] == [[1], 2, "peeked", [5]]
+    assert all(copied[name] is not outer[name] for name, value in outer.items() if isinstance(value, list))
+
+
+@COPIERS
+def test_a_hook_finds_an_instance_without_attributes_before_it_has_all(deepcopy: Any) -> None:
+    holder = Holder()
+    holder.first = [1]
+    holder.peeks = Peeks(holder)
+    holder.last = [2]
+    copied = deepcopy(holder)
+    assert holder.peeks.seen == [{}]
+    assert list(vars(copied)) == ["first", "peeks", "last"] and copied.last == [2]
+
+
+@COPIERS
+def test_attributes_that_come_and_go_while_they_are_copied(deepcopy: Any) -> None:
+    class Changes:
+        def __init__(self, change: Any) -> None:
+            self.change = change
+
+        def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+            self.change(holder)
+            return "copied"
+
+    def rename(holder: Any) -> None:
+        del holder.last
+        holder.new = [3]
+
+    holder = Holder()
+    holder.first, holder.changes, holder.last = [1], Changes(lambda holder: holder.__dict__), [2]
+    assert vars(deepcopy(holder)) == {"first": [1], "changes": "copied", "last": [2]}
+    holder = Holder()
+    holder.first, holder.changes, holder.last = [1], Changes(lambda holder: setattr(holder, "last", [9])), [2]
+    assert vars(deepcopy(holder)) == {"first": [1], "changes": "copied", "last": [9]}
+    holder = Holder()
+    holder.first, holder.changes, holder.last = [1], Changes(rename), [2]
+    assert vars(deepcopy(holder)) == {"first": [1], "changes": "copied", "new": [3]}
+
+
+class Odd:
+    """Classes of which something else than attributes decides how instances are copied."""
+
+    class ByGetattr:
+        def __getattr__(self, name: str) -> Any:
+            if name == "__deepcopy__":
+                return lambda memo: "by __getattr__"
+            raise AttributeError(name)
+
+    class ByNew:
+        def __new__(cls, *arguments: Any) -> Any:
+            made = super().__new__(cls)
+            made.__dict__["made"] = True
+            return made
+
+    class Meta(type):
+        def __getattribute__(cls, name: str) -> Any:
+            return super().__getattribute__(name)
+
+    class ByMetaclass(metaclass=Meta):
+        pass
+
+    class OtherDict:
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]
+            return {"other": [1]}
+
+    class Validated:
+        __slots__ = ("part",)
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            object.__setattr__(self, name, (value, "set"))
+
+    class Shadowed:
+        @property
+        def part(self) -> Any:
+            return self.__dict__["part"]
+
+        @part.setter
+        def part(self, value: Any) -> None:
+            raise AssertionError
+
+    class Attribute:
+        def __getattribute__(self, name: str) -> Any:
+            return super().__getattribute__(name)
+
+    class Pretends:
+        @property
+        def __class__(self) -> Any:  # type: ignore[override]
+            return int
+
+    class Exceptional(Exception):
+        pass
+
+    class Listed(list[Any]):
+        pass
+
+
+@pytest.mark.parametrize("name", [name for name in vars(Odd) if not name.startswith("_") and name != "Meta"])
+def test_classes_with_a_say_in_how_they_are_copied_have_it(name: str) -> None:
+    cls = getattr(Odd, name)
+    x = cls()
+    for attribute in ("part", "more"):
+        try:
+            object.__getattribute__(x, "__dict__")[attribute] = [1]
+        except AttributeError:
+            setattr(x, attribute, [1]) if attribute == "part" else None
+    other, mine, theirs = pure([x, [x]]), deepcopy([x, [x]]), __import__("copy").deepcopy([x, [x]])
+    for copied in (other, mine):
+        assert type(copied[0]) is type(theirs[0]) and copied[1][0] is copied[0]
+        slots = getattr(copied[0], "part", None) == getattr(theirs[0], "part", None)
+        assert slots and getattr(copied[0], "__dict__", None) == getattr(theirs[0], "__dict__", None)
+
+
+def test_the_original_is_left_without_a_dictionary_of_its_own() -> None:
+    if sys.version_info < (3, 11) or sys.version_info >= (3, 14) or os.environ.get("SAFEPICKLE_PORTABLE"):
+        pytest.skip("this is only possible where the layout of instances is known")
+
+    class Leaf:
+        def __init__(self, number: int) -> None:
+            self.number, self.name, self.parts = number, "n", [number]
+
+    def has_dictionary(x: Any) -> bool:
+        return any(type(part) is dict for part in gc.get_referents(x))
+
+    source = [Leaf(number) for number in range(20)]
+    copied = deepcopy(source)
+    assert [vars(x) for x in copied] == [{"number": n, "name": "n", "parts": [n]} for n in range(20)]
+    assert not any(has_dictionary(x) for x in source)
+    copied = deepcopy(source)
+    assert not any(has_dictionary(x) for x in copied)
+    for x in source:
+        assert x.__dict__["name"] == "n"
+    assert not any(has_dictionary(x) for x in deepcopy(source))
+
+
+@pytest.mark.parametrize("kind", ["text", "numbers", "mixed"])
+def test_a_copied_dictionary_takes_no_more_memory_than_the_original(kind: str) -> None:
+    keys = {"text": [f"k{n}" for n in range(100)], "numbers": list(range(100)), "mixed": [1, "a", None, 2.5]}[kind]
+    source = {key: [1] for key in keys}
+    assert sys.getsizeof(deepcopy(source)) <= sys.getsizeof(source.copy())
+
+
+def test_nothing_is_kept_after_a_large_copy() -> None:
+    code = """
+        import safepickle, tracemalloc
+        shared = [[n] for n in range(50_000)]
+        source = [shared, list(shared), [[n] for n in range(50_000)]]
+        safepickle.deepcopy([[1], {"a": [2]}])
+        tracemalloc.start()
+        before = tracemalloc.get_traced_memory()[0]
+        safepickle.deepcopy(source)
+        print(tracemalloc.get_traced_memory()[0] - before)
+    """
+    assert int(run_python(code)) < 20_000
+
+
+@pytest.mark.parametrize("kind", ["instances", "records"])
+def test_a_copy_takes_hardly_more_memory_while_it_is_made_than_afterwards(kind: str) -> None:
+    code = f"""
+        import safepickle, tracemalloc
+        class Leaf:
+            def __init__(self, n): self.n, self.name, self.part = n, "n", 1.5
+        make = {{"instances": Leaf, "records": lambda n: {{"id": n, "tags": ["a", "b"], "at": {{"x": n}}}}}}
+        source = [make[{kind!r}](n) for n in range(20_000)]
+        safepickle.deepcopy(source[:3])
+        tracemalloc.start()
+        copied = safepickle.deepcopy(source)
+        size, peak = tracemalloc.get_traced_memory()
+        print(peak / size)
+    """
+    portable = sys.version_info < (3, 11) or bool(os.environ.get("SAFEPICKLE_PORTABLE"))
+    assert float(run_python(code)) < (1.6 if portable else 1.16)
+
+
+def test_deepcopy_looks_like_the_function_that_it_is() -> None:
+    import inspect
+    import pickle
+
+    assert list(inspect.signature(safepickle.deepcopy).parameters) == list(
+        inspect.signature(copier._deepcopy).parameters
+    )
+    assert safepickle.deepcopy.__module__ == "safepickle.copier" and safepickle.deepcopy.__name__ == "deepcopy"
+    assert safepickle.deepcopy.__doc__ == copier._deepcopy.__doc__
+    assert pickle.loads(pickle.dumps(safepickle.deepcopy)) is safepickle.deepcopy is copier.deepcopy
+
+
+def test_a_setting_of_the_default_registry_is_seen_by_the_shortest_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(default_registry.settings, "nonleaf", "nonsense")
+    with pytest.raises(ValueError, match="nonleaf"):
+        deepcopy([[1]])
+
+
+def test_plans_by_the_rules_of_another_registry_are_asked_for_once() -> None:
+    asked: list[type] = []
+
+    class Watched(safepickle.Registry):
+        def rules_for(self, cls: type, verb: Any) -> Any:
+            asked.append(cls)
+            return super().rules_for(cls, verb)
+
+    registry = Watched()
+    source = [[Plain()], {"a": (1, 2.5)}]
+    deepcopy(source, registry=registry)
+    first = len(asked)
+    deepcopy(source, registry=registry)
+    assert len(asked) == first > 0
+    registry.register(Plain, copy=lambda x, memo: "by rule")
+    assert deepcopy(source, registry=registry)[0] == ["by rule"]
+    gone = weakref.ref(registry)
+    del registry
+    gc.collect()
+    assert gone() is None
+
+
 # -- depth -------------------------------------------------------------------------------------------------------------
 
 DEEP = """
@@ -808,6 +1068,23 @@ def test_the_memory_of_the_process_stays_flat() -> None:
     """
     pytest.importorskip("resource")
     assert int(run_python(code)) < 4_000  # kB; one copy is 10 MB
+
+
+@COPIERS
+def test_a_second_attempt_does_not_keep_what_is_copied(deepcopy: Any) -> None:
+    bottom = Holder()
+    gone = weakref.ref(bottom)
+    root: list[Any] = [bottom]
+    for _ in range(60_000):
+        root = [root]
+    gc.collect()
+    gc.disable()
+    try:
+        deepcopy(root)
+        del bottom, root
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_what_is_copied_is_collected_and_tracked_like_any_object() -> None:

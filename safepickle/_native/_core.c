@@ -74,6 +74,17 @@ type_new_version(PyTypeObject *type, PyObject *any_name)
 
 #include "layouts.h"
 
+/* x.name; 0 and NULL where it has none. */
+static int
+lookup_attribute(PyObject *x, PyObject *name, PyObject **found)
+{
+#if PY_VERSION_HEX >= 0x030d0000
+    return PyObject_GetOptionalAttr(x, name, found);
+#else
+    return _PyObject_LookupAttr(x, name, found);
+#endif
+}
+
 /* ---- what the module knows -------------------------------------------------------------------------------------------------- */
 
 typedef enum {
@@ -151,7 +162,8 @@ static PyObject *entry_type;         /* entries.Entry */
 static PyObject *foreign_function;   /* entries.foreign(reducer) */
 static PyObject *empty_tuple;
 static PyObject *name_deepcopy, *name_append, *name_dict, *name_failed, *name_throw, *name_value, *name_reduce_ex,
-    *name_default_factory, *name_getstate, *name_setstate, *name_settings, *name_core, *name_plans, *number_four;
+    *name_default_factory, *name_getstate, *name_setstate, *name_settings, *name_core, *name_plans, *name_popitem,
+    *name_copy, *number_four;
 static PyObject *name_torch, *name_class, *name_unguarded, *name_by_value, *name_torch_quick;
 
 /* ---- what is registered with copyreg ------------------------------------------------------------------------------------------- */
@@ -207,14 +219,22 @@ typedef struct {
 } Pair;
 
 #define FEW 16 /* a small copy allocates nothing for its memo */
-#define FEW_LOGGED 32
+#define FEW_LOGGED 48
+#define MANY_LOGGED 1024
+
+/* A piece of the log: as many pairs in as little memory as addresses of 48 bits allow. */
+typedef struct Logged {
+    struct Logged *before;
+    uint32_t low[2 * MANY_LOGGED];
+    uint16_t high[2 * MANY_LOGGED];
+} Logged;
 
 /* A dictionary that is being copied. Its items are entered all at once, at the end or before Python code runs: that finds those which
  * were copied. */
 typedef struct Pending {
     struct Pending *outer;
     PyObject *x, *y;
-    PyObject **values; /* owned; NULL for one that is its own copy */
+    PyObject **values; /* owned; NULL for one that is its own copy. NULL: y is a clone, its first items are right, the others not yet */
     Py_ssize_t count;
     int entered;
 } Pending;
@@ -230,9 +250,8 @@ typedef struct Run {
     Pair *table;
     size_t mask;
     size_t used;
-    Pair *log;            /* objects that only one container refers to */
-    size_t logged;
-    size_t log_room;
+    size_t logged;        /* objects that only one container refers to: the first ones in few_logged, then in pieces */
+    Logged *log;          /* the last piece, in use or empty */
     PlanTable *plans;
     PyObject *own_plans;  /* what `plans` is part of where the registry is not the default one */
     Plan passing;         /* a plan that is not kept */
@@ -262,7 +281,7 @@ pointer_hash(const void *pointer)
 static APART int
 table_grow(Run *run)
 {
-    size_t size = (run->mask + 1) * 4;
+    size_t size = (run->mask + 1) * (run->mask < 4096 ? 4 : 2);
     Pair *bigger = PyMem_Calloc(size, sizeof(Pair));
     if (bigger == NULL) {
         PyErr_NoMemory();
@@ -316,27 +335,63 @@ table_add(Run *run, PyObject *source, PyObject *copy)
     return 0;
 }
 
+static inline void
+logged_put(Logged *piece, size_t at, const void *address)
+{
+    piece->low[at] = (uint32_t)(uintptr_t)address;
+    piece->high[at] = (uint16_t)((uint64_t)(uintptr_t)address >> 32);
+}
+
+static inline PyObject *
+logged_get(const Logged *piece, size_t at)
+{
+    return (PyObject *)(uintptr_t)((uint64_t)piece->high[at] << 32 | piece->low[at]);
+}
+
 static int
 log_add(Run *run, PyObject *source, PyObject *copy)
 {
-    if (run->logged == run->log_room) {
-        size_t room = run->log_room * 4;
-        Pair *bigger = PyMem_Realloc(run->log == run->few_logged ? NULL : run->log, room * sizeof(Pair));
-        if (bigger == NULL) {
+    if (run->logged < FEW_LOGGED) {
+        run->few_logged[run->logged].source = source;
+        run->few_logged[run->logged].copy = Py_NewRef(copy);
+        run->logged++;
+        return 0;
+    }
+    if (((uint64_t)(uintptr_t)source | (uint64_t)(uintptr_t)copy) >> 48) {
+        return table_add(run, source, copy);
+    }
+    size_t at = (run->logged - FEW_LOGGED) % MANY_LOGGED;
+    if (at == 0) {
+        Logged *piece = PyMem_Malloc(sizeof(Logged));
+        if (piece == NULL) {
             PyErr_NoMemory();
             return -1;
         }
-        if (run->log == run->few_logged) {
-            memcpy(bigger, run->log, sizeof run->few_logged);
-        }
-        run->log = bigger;
-        run->log_room = room;
+        piece->before = run->log;
+        run->log = piece;
     }
-    run->log[run->logged].source = source;
-    Py_INCREF(copy);
-    run->log[run->logged].copy = copy;
+    logged_put(run->log, 2 * at, source);
+    logged_put(run->log, 2 * at + 1, Py_NewRef(copy));
     run->logged++;
     return 0;
+}
+
+/* Take the last pair out of the log; its copy is owned. */
+static Pair
+log_pop(Run *run)
+{
+    run->logged--;
+    if (run->logged < FEW_LOGGED) {
+        return run->few_logged[run->logged];
+    }
+    size_t at = (run->logged - FEW_LOGGED) % MANY_LOGGED;
+    Pair last = {logged_get(run->log, 2 * at), logged_get(run->log, 2 * at + 1)};
+    if (at == 0) {
+        Logged *piece = run->log;
+        run->log = piece->before;
+        PyMem_Free(piece);
+    }
+    return last;
 }
 
 static int
@@ -387,15 +442,13 @@ dict_keep(Run *run, PyObject *source)
 static int
 log_flush(Run *run)
 {
-    while (run->logged) {
-        Pair pair = run->log[run->logged - 1];
-        if (table_add(run, pair.source, pair.copy) < 0) {
-            return -1;
-        }
-        run->logged--;
+    int failed = 0;
+    while (run->logged) { /* to the end, whatever happens: what stays in the log may soon be gone */
+        Pair pair = log_pop(run);
+        failed = failed || table_add(run, pair.source, pair.copy) < 0;
         Py_DECREF(pair.copy);
     }
-    return 0;
+    return failed ? -1 : 0;
 }
 
 static inline void
@@ -760,7 +813,14 @@ trace(PyObject *x, PyObject *reduced, PyObject *y, const char *what, PyObject *i
 
 /* ---- copying ---------------------------------------------------------------------------------------------------------------- */
 
-static PyObject *copy_object(Run *run, PyObject *x);
+static PyObject *copy_held(Run *run, PyObject *x, Py_ssize_t holders);
+
+/* The heart: as copier._copy. Returns a new reference. */
+static inline PyObject *
+copy_object(Run *run, PyObject *x)
+{
+    return copy_held(run, x, 1);
+}
 
 #ifdef HAVE_STACK_LIMIT
 static THREAD_LOCAL char *stack_lowest; /* the lowest address that a copy may use in this thread */
@@ -891,11 +951,15 @@ copy_list(Run *run, PyObject *x, int alone)
         }
         return y;
     }
-    PyObject *y = PyList_New(size);
-    if (y == NULL) {
-        return NULL;
+    PyObject *y = PyList_New(0);
+    PyObject **room = y == NULL ? NULL : PyMem_New(PyObject *, size);
+    if (room == NULL) {
+        Py_XDECREF(y);
+        return PyErr_NoMemory();
     }
-    Py_SET_SIZE(y, 0); /* it has room, and as many items as were copied, as anybody may see who finds it */
+    /* It has room, and as many items as were copied, as anybody may see who finds it. */
+    ((PyListObject *)y)->ob_item = room;
+    ((PyListObject *)y)->allocated = size;
     for (Py_ssize_t i = 0; i < made; i++) {
         PyList_SET_ITEM(y, i, Py_NewRef(PyList_GET_ITEM(x, i)));
     }
@@ -1049,6 +1113,20 @@ is_plain_key(Run *run, PyObject *key, PyTypeObject **last)
     return (Py_TYPE(key) == *last && PyUnicode_CheckExact(key)) || (is_atomic(run, key, last) && is_simple_key(key));
 }
 
+/* Remove all items but the first ones. They are those of another dictionary too, so nothing goes away. */
+static APART int
+clone_cut(PyObject *y, Py_ssize_t count)
+{
+    while (PyDict_GET_SIZE(y) > count) {
+        PyObject *item = PyObject_CallMethodObjArgs(y, name_popitem, NULL);
+        if (item == NULL) {
+            return -1;
+        }
+        Py_DECREF(item);
+    }
+    return 0;
+}
+
 /* Enter what was copied so far into all dictionaries that are being copied. The keys are simple: no Python code runs. */
 static int
 pending_enter(Run *run)
@@ -1057,7 +1135,10 @@ pending_enter(Run *run)
         Pending *pending = run->pending;
         Py_ssize_t position = 0;
         PyObject *key, *value;
-        for (Py_ssize_t i = 0; i < pending->count && PyDict_Next(pending->x, &position, &key, &value); i++) {
+        if (pending->values == NULL && clone_cut(pending->y, pending->count) < 0) {
+            return -1;
+        }
+        for (Py_ssize_t i = 0; pending->values != NULL && i < pending->count && PyDict_Next(pending->x, &position, &key, &value); i++) {
             if (PyDict_SetItem(pending->y, key, pending->values[i] ? pending->values[i] : value) < 0) {
                 return -1;
             }
@@ -1178,9 +1259,73 @@ copy_items(Run *run, PyObject *x, PyObject *y)
     return pending.entered ? copy_items_from(run, x, y, position, size - done) : 0;
 }
 
+#if HAVE_LAYOUTS
+/* The values of a clone that are not their own copies, replaced by their copies. */
+static APART int
+copy_values_of_clone(Run *run, PyObject *x, PyObject *y)
+{
+    PyTypeObject *last_key = NULL, *last_value = NULL;
+    PyObject *key, *value;
+    Py_ssize_t size = PyDict_GET_SIZE(x), position = 0;
+    int failed = 0;
+    Pending pending = {.x = x, .y = y, .outer = run->pending};
+    while (next_item(x, 1, &position, &key, &value)) {
+        if (!is_plain_key(run, key, &last_key)) {
+            pending.entered = 1;
+            position--;
+            failed = clone_cut(y, position);
+            break;
+        }
+        if (is_atomic(run, value, &last_value)) {
+            continue;
+        }
+        pending.count = position - 1;
+        run->pending = &pending;
+        Py_INCREF(key);
+        PyObject *copied = copy_held(run, value, 2); /* both dictionaries hold it */
+        run->pending = pending.entered ? NULL : pending.outer;
+        if (copied == NULL) {
+            failed = -1;
+        }
+        else if (!pending.entered) {
+            PyObject **slot = dict_value(y, position - 1);
+            Py_DECREF(*slot); /* the original has it still */
+            *slot = copied;
+            if (!PyObject_GC_IsTracked(y) && PyObject_IS_GC(copied)) {
+                PyObject_GC_Track(y);
+            }
+        }
+        else { /* Python code has run: from here on it finds what was copied so far, and may change the original */
+            failed = PyDict_SetItem(y, key, copied) < 0 || (PyDict_GET_SIZE(x) != size && changed_size()) ? -1 : 0;
+            Py_DECREF(copied);
+        }
+        Py_DECREF(key);
+        if (failed || pending.entered) {
+            break;
+        }
+    }
+    return failed || !pending.entered ? failed : copy_items_from(run, x, y, position, size - position);
+}
+#endif
+
 static PyObject *
 copy_dict(Run *run, PyObject *x, int alone)
 {
+#if HAVE_LAYOUTS
+    if (dict_is_simple(x) && PyDict_GET_SIZE(x) > 0) {
+        PyObject *y = PyDict_Copy(x);
+        if (y == NULL) {
+            return NULL;
+        }
+        if (dict_is_simple(y)) {
+            if (memo_set(run, x, y, alone) < 0 || copy_values_of_clone(run, x, y) < 0) {
+                Py_CLEAR(y);
+            }
+            return y;
+        }
+        Py_DECREF(y);
+    }
+#endif
     PyObject *y = PyDict_New();
     if (y == NULL || memo_set(run, x, y, alone) < 0 || copy_items(run, x, y) < 0) {
         Py_XDECREF(y);
@@ -1803,7 +1948,11 @@ done:
 static PyObject *
 copy_part(Run *run, PyObject *part)
 {
+    Plan *plan = plan_find(run->plans, Py_TYPE(part));
     Py_INCREF(part);
+    if (plan != NULL && (plan->kind == KIND_ATOMIC || (plan->kind == KIND_SHARED && !run->exposed))) {
+        return part;
+    }
     python_ends(run);
     PyObject *copied = copy_object(run, part);
     if (python_begins(run) < 0) {
@@ -1868,6 +2017,35 @@ call_with_copies(Run *run, PyObject *x, PyObject *func, PyObject *args, int *fin
     return y;
 }
 
+/* As copier.set_state. */
+static int
+give_state(PyObject *y, PyObject *state, PyObject *setter)
+{
+    PyObject *method = NULL, *done = NULL;
+    if (setter == Py_None && lookup_attribute(y, name_setstate, &method) < 0) {
+        return -1;
+    }
+    if (method != NULL) {
+        done = PyObject_CallOneArg(method, state);
+        Py_DECREF(method);
+    }
+    else if (setter == Py_None && PyDict_CheckExact(state) && Py_TYPE(y)->tp_getattro == PyObject_GenericGetAttr) {
+        PyObject *dict = PyObject_GetAttr(y, name_dict);
+        if (dict == NULL || PyDict_CheckExact(dict)) {
+            int failed = dict == NULL || PyDict_Update(dict, state) < 0;
+            Py_XDECREF(dict);
+            return failed ? -1 : 0;
+        }
+        done = PyObject_CallFunctionObjArgs(state_function, y, state, setter, NULL);
+        Py_DECREF(dict);
+    }
+    else {
+        done = PyObject_CallFunctionObjArgs(state_function, y, state, setter, NULL);
+    }
+    Py_XDECREF(done);
+    return done == NULL ? -1 : 0;
+}
+
 static int
 set_state(Run *run, PyObject *y, PyObject *state, PyObject *setter)
 {
@@ -1875,10 +2053,9 @@ set_state(Run *run, PyObject *y, PyObject *state, PyObject *setter)
     if (copied == NULL) {
         return -1;
     }
-    PyObject *done = PyObject_CallFunctionObjArgs(state_function, y, copied, setter, NULL);
+    int failed = give_state(y, copied, setter);
     Py_DECREF(copied);
-    Py_XDECREF(done);
-    return done == NULL ? -1 : 0;
+    return failed;
 }
 
 static int
@@ -1898,7 +2075,7 @@ append_items(Run *run, PyObject *x, PyObject *reduced, PyObject *y, PyObject *it
         }
         Py_DECREF(item);
         if (!failed) {
-            PyObject *done = PyObject_CallMethodObjArgs(y, name_append, copied, NULL);
+            PyObject *done = PyObject_CallMethodOneArg(y, name_append, copied);
             failed = done == NULL;
             Py_XDECREF(done);
         }
@@ -1993,16 +2170,6 @@ failed:
     return NULL;
 }
 
-static int
-lookup_attribute(PyObject *x, PyObject *name, PyObject **found)
-{
-#if PY_VERSION_HEX >= 0x030d0000
-    return PyObject_GetOptionalAttr(x, name, found);
-#else
-    return _PyObject_LookupAttr(x, name, found);
-#endif
-}
-
 /* As copier.reduce_by_protocol. */
 static PyObject *
 reduce(PyObject *x, PyTypeObject *type)
@@ -2018,7 +2185,7 @@ reduce(PyObject *x, PyTypeObject *type)
         Py_XINCREF(reducer);
     }
     if (reducer != NULL) {
-        PyObject *reduced = PyObject_CallFunctionObjArgs(reducer, x, NULL);
+        PyObject *reduced = PyObject_CallOneArg(reducer, x);
         Py_DECREF(reducer);
         return reduced;
     }
@@ -2029,7 +2196,7 @@ reduce(PyObject *x, PyTypeObject *type)
         Py_XDECREF(reducer);
         return PyObject_CallFunctionObjArgs(reduce_function, x, (PyObject *)type, NULL);
     }
-    PyObject *reduced = PyObject_CallFunctionObjArgs(reducer, number_four, NULL);
+    PyObject *reduced = PyObject_CallOneArg(reducer, number_four);
     Py_DECREF(reducer);
     return reduced;
 }
@@ -2042,7 +2209,7 @@ copy_by_methods(Run *run, PyObject *x)
         return NULL;
     }
     if (own != NULL && own != Py_None) {
-        PyObject *y = memo_expose(run) < 0 ? NULL : PyObject_CallFunctionObjArgs(own, run->dict, NULL);
+        PyObject *y = memo_expose(run) < 0 ? NULL : PyObject_CallOneArg(own, run->dict);
         Py_DECREF(own);
         return y;
     }
@@ -2081,13 +2248,22 @@ copy_ordered_dict(Run *run, PyObject *x, int alone)
     }
     /* It looks its keys up as it goes: with other keys than these all is left to Python. */
     Py_ssize_t position = 0;
-    PyObject *key;
-    while (PyDict_Next(x, &position, &key, NULL)) {
+    PyObject *key, *value;
+    PyTypeObject *last_key = NULL, *last_value = NULL;
+    int flat = 1;
+    while (PyDict_Next(x, &position, &key, &value)) {
         if (!PyUnicode_CheckExact(key) && !is_simple_key(key)) {
             return copy_by_protocol(run, x);
         }
+        flat = flat && is_atomic(run, key, &last_key) && is_atomic(run, value, &last_value);
     }
-    PyObject *y = PyODict_New();
+    PyObject *y = flat && PyDict_GET_SIZE(x) > 0 ? PyObject_CallMethodObjArgs(x, name_copy, NULL) : PyODict_New();
+    if (flat) {
+        if (y != NULL && memo_set(run, x, y, alone) < 0) {
+            Py_CLEAR(y);
+        }
+        return y;
+    }
     if (y == NULL || memo_set(run, x, y, alone) < 0) {
         Py_XDECREF(y);
         return NULL;
@@ -2374,7 +2550,7 @@ copy_kind(Run *run, PyObject *x, Kind kind, Plan *plan, int alone)
     case KIND_FROZENSET:
         return copy_set(run, x, kind == KIND_FROZENSET);
     case KIND_BYTEARRAY:
-        return PyByteArray_FromObject(x);
+        return PyByteArray_FromStringAndSize(PyByteArray_AS_STRING(x), PyByteArray_GET_SIZE(x));
     case KIND_ORDERED_DICT:
         return copy_ordered_dict(run, x, alone);
     case KIND_DEFAULT_DICT:
@@ -2413,11 +2589,11 @@ enters_itself(Kind kind)
            kind == KIND_DEFAULT_DICT || kind == KIND_STATEFUL;
 }
 
-/* The heart: as copier._copy. Returns a new reference. */
+/* As copy_object, where so many references to x are known to come from one and the same container. */
 static PyObject *
-copy_object(Run *run, PyObject *x)
+copy_held(Run *run, PyObject *x, Py_ssize_t holders)
 {
-    int alone = Py_REFCNT(x) == 1, owned = 0;
+    int alone = Py_REFCNT(x) == holders, owned = 0;
     unsigned long before = run->pythons;
     Plan *plan = plan_find(run->plans, Py_TYPE(x));
     if (plan == NULL) {
@@ -2485,11 +2661,8 @@ done:
 static void
 run_clear(Run *run)
 {
-    for (size_t i = 0; i < run->logged; i++) {
-        Py_DECREF(run->log[i].copy);
-    }
-    if (run->log != run->few_logged) {
-        PyMem_Free(run->log);
+    while (run->logged) {
+        Py_DECREF(log_pop(run).copy);
     }
     if (run->table != run->few) {
         for (size_t i = 0; i <= run->mask; i++) {
@@ -2666,8 +2839,6 @@ copy_root(PyObject *x, PyObject *registry, PyObject *memo, PyObject *options)
     memset(run, 0, offsetof(Run, few_logged));
     run->table = run->few;
     run->mask = FEW - 1;
-    run->log = run->few_logged;
-    run->log_room = FEW_LOGGED;
     run->root = Py_NewRef(x); /* two refer to it now, so the root is always in the table */
     run->registry = Py_NewRef(registry);
     run->options = Py_XNewRef(options);
@@ -2763,6 +2934,31 @@ core_nested(PyObject *module, PyObject *const *args, Py_ssize_t count)
 
 static THREAD_LOCAL int entered; /* how many calls are at work in this thread: they leave no frame by which deep.is_nested could see them */
 
+/* Whether the core is in use and the default registry has no settings. */
+static int
+is_ordinary(void)
+{
+    static PyObject *settings; /* borrowed from the registry */
+#if PY_VERSION_HEX < 0x030c0000
+    static uint64_t globals_seen, registry_seen;
+    if (globals_seen == ((PyDictObject *)copier_globals)->ma_version_tag &&
+        registry_seen == ((PyDictObject *)default_registry_vars)->ma_version_tag) {
+        return PyDict_GET_SIZE(settings) == 0;
+    }
+    globals_seen = ((PyDictObject *)copier_globals)->ma_version_tag;
+    registry_seen = ((PyDictObject *)default_registry_vars)->ma_version_tag;
+#endif
+    PyObject *core = PyDict_GetItemWithError(copier_globals, name_core);
+    settings = PyDict_GetItemWithError(default_registry_vars, name_settings);
+    if (core != NULL && core != Py_None && settings != NULL && PyDict_CheckExact(settings)) {
+        return PyDict_GET_SIZE(settings) == 0;
+    }
+#if PY_VERSION_HEX < 0x030c0000
+    globals_seen = 0; /* no dictionary has that version */
+#endif
+    return 0;
+}
+
 /* deepcopy(x) */
 static PyObject *
 deepcopy_alone(PyObject *x)
@@ -2771,9 +2967,7 @@ deepcopy_alone(PyObject *x)
     if (is_atomic_type(&default_plans, Py_TYPE(x), &last)) {
         return Py_NewRef(x);
     }
-    PyObject *core = PyDict_GetItemWithError(copier_globals, name_core);
-    PyObject *settings = PyDict_GetItemWithError(default_registry_vars, name_settings);
-    if (core == NULL || core == Py_None || settings == NULL || !PyDict_CheckExact(settings) || PyDict_GET_SIZE(settings) > 0) {
+    if (!is_ordinary()) {
         return PyErr_Occurred() ? NULL : PyObject_CallOneArg(python_deepcopy, x);
     }
     entered++;
@@ -3002,6 +3196,8 @@ module_exec(PyObject *module)
     name_setstate = PyUnicode_InternFromString("__setstate__");
     name_settings = PyUnicode_InternFromString("settings");
     name_core = PyUnicode_InternFromString("core");
+    name_popitem = PyUnicode_InternFromString("popitem");
+    name_copy = PyUnicode_InternFromString("copy");
     name_plans = PyUnicode_InternFromString("_native_plans");
     if (PyType_Ready(&PlansType) < 0) {
         return -1;
@@ -3016,7 +3212,7 @@ module_exec(PyObject *module)
         PyType_Ready(&TensorReducerType) < 0 || PyModule_AddObjectRef(module, "TensorCopier", (PyObject *)&TensorCopierType) < 0) {
         return -1;
     }
-    return name_plans && name_core && name_settings && name_getstate && name_setstate && name_default_factory && empty_tuple && name_reduce_ex && number_four && name_deepcopy && name_append && name_dict && name_failed && name_throw && name_value ? 0 : -1;
+    return name_popitem && name_copy && name_plans && name_core && name_settings && name_getstate && name_setstate && name_default_factory && empty_tuple && name_reduce_ex && number_four && name_deepcopy && name_append && name_dict && name_failed && name_throw && name_value ? 0 : -1;
 }
 
 static PyModuleDef_Slot slots[] = {
