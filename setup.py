@@ -19,7 +19,7 @@ modules = [
     Extension(
         f"safepickle._native.{name}",
         sources=[f"safepickle/_native/{name}.c"],
-        depends=["safepickle/_native/interface.h", "safepickle/_native/layouts.h"],
+        depends=["safepickle/_native/interface.h", "safepickle/_native/layouts.h", "safepickle/_native/tensors.h"],
         optional=True,
     )
     for name in ("_core", "_pickling")
