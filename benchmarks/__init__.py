@@ -1,3 +1,8 @@
-"""One script a question; each prints a table and writes JSON. See README.md in this folder."""
+"""One script a question; each prints a table, writes JSON and draws plots. See README.md in this folder."""
 
-__all__: list[str] = []
+from __future__ import annotations
+
+__all__ = ["SCRIPTS"]
+
+#: The scripts, in the order of the page.
+SCRIPTS = ("copy_throughput", "pickle_throughput", "kernel_recompile", "overhead", "import_time")

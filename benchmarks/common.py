@@ -41,6 +41,7 @@ __all__ = [
     "faster",
     "in_fresh_process",
     "interleave",
+    "measured",
     "part_of",
     "read_json",
     "rotations",
@@ -73,8 +74,12 @@ class Settings:
 
     @property
     def budget(self) -> float:
-        """The seconds that the rounds of one row may take; there are at least three."""
+        """The seconds that the rounds of one row may take, if that leaves enough of them."""
         return 0.3 if self.quick else 4.0
+
+    @property
+    def fewest(self) -> int:
+        return 3 if self.quick else 5
 
     def size(self, full: int, quick: int | None = None) -> int:
         """The size of a workload: a twentieth of it in a quick run, unless that says otherwise."""
@@ -258,7 +263,7 @@ def interleave(
 
     Args:
         functions: alternative -> what to time.
-        settings: how many rounds, and how long they may take: fewer rounds where a round takes long, at least three.
+        settings: how many rounds, and how long they may take: fewer rounds where a round takes long.
         clock: what tells the time; the thread's CPU time unless the work is done elsewhere.
         synchronize: waits for a device; called before each look at the clock.
         failures: where an alternative that raises an exception is entered, and why; it then has no times. Without it
@@ -272,12 +277,12 @@ def interleave(
     working: dict[str, Callable[[], object]] = {}
     first: dict[str, float] = {}
     started = time.perf_counter()
-    gc.collect()
+    gc.collect(0 if settings.quick else 2)
     collecting = time.perf_counter() - started
     for name, function in functions.items():
         try:
             function()
-            first[name] = _time(function, 1, clock, synchronize)
+            first[name] = _time(function, 1, settings, clock, synchronize)
         except Exception as error:
             if failures is None:
                 raise
@@ -287,21 +292,23 @@ def interleave(
     fastest = max(min(first.values(), default=1.0), 1e-7)
     number = max(1, min(2_000, math.ceil(2e-4 / fastest)))
     one_round = sum(first.values()) * number + collecting * len(first) + 1e-3
-    rounds = max(3, min(settings.rounds, int(settings.budget / one_round)))
+    rounds = max(settings.fewest, min(settings.rounds, int(settings.budget / one_round)))
     times: dict[str, list[float]] = {name: [] for name in working}
     for order in rotations(list(working), rounds):
         for name in order:
-            times[name].append(_time(working[name], number, clock, synchronize))
+            times[name].append(_time(working[name], number, settings, clock, synchronize))
     return times
 
 
 def _time(
     function: Callable[[], object],
     number: int,
+    settings: Settings,
     clock: Callable[[], float],
     synchronize: Callable[[], object] | None,
 ) -> float:
-    gc.collect()
+    if not settings.quick:
+        gc.collect()
     if synchronize is not None:
         synchronize()
     start = clock()
@@ -365,6 +372,13 @@ def in_fresh_process(
         return json.loads(file.read_text(encoding="utf-8"))
 
 
+def measured(function: Callable[..., Any], arguments: Mapping[str, Any], settings: Settings) -> Any:
+    """Call a function in a fresh process; in a quick run in this one, where nobody reads the figures."""
+    if settings.quick:
+        return json.loads(json.dumps(function(**arguments)))
+    return in_fresh_process(function, arguments)
+
+
 # -- circumstances -----------------------------------------------------------------------------------------------------
 
 
@@ -378,7 +392,7 @@ def circumstances(*distributions: str) -> dict[str, Any]:
         "processor": _processor(),
         "cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "memory_GB": _memory(),
-        "core": _core(),
+        "compiled": _core(),
         "versions": {"safepickle-ml": _own_version(), **{name: _version(name) for name in distributions}},
     }
 
@@ -412,10 +426,11 @@ def _memory() -> float | None:
 
 
 def _core() -> str:
-    """Which copier and pickler the package uses in this process."""
+    """Which of the compiled modules the package uses in this process."""
     from safepickle import _native
 
-    return "C core" if _native.core is not None else f"Python ({_native.why_python})"
+    missing = [f"{name} in Python ({why})" for name, why in _native.why_python.items()]
+    return "; ".join(missing) if missing else "compiled modules in use"
 
 
 def _own_version() -> str:

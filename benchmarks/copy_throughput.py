@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks import copy_graphs, workloads
-from benchmarks.common import Row, Settings, at_least, at_most, failure, in_fresh_process
+from benchmarks.common import Row, Settings, at_least, at_most, failure, in_fresh_process, measured
 
 __all__ = ["DISTRIBUTIONS", "QUESTION", "measure"]
 
@@ -43,8 +43,8 @@ def measure(settings: Settings) -> Iterator[Row]:
         yield from _models(settings)
 
 
-def _fresh(function: Callable[..., Any], **arguments: Any) -> Row:
-    return Row.from_json(in_fresh_process(function, arguments))
+def _fresh(settings: Settings, function: Callable[..., Any], **arguments: Any) -> Row:
+    return Row.from_json(measured(function, {**arguments, "quick": settings.quick}, settings))
 
 
 def _graphs(settings: Settings) -> Iterator[Row]:
@@ -52,11 +52,11 @@ def _graphs(settings: Settings) -> Iterator[Row]:
     for task in workloads.GRAPHS:
         if task.startswith("networkx") and importlib.util.find_spec("networkx") is None:
             continue
-        yield _fresh(copy_graphs.graph, task=task, quick=quick)
+        yield _fresh(settings, copy_graphs.graph, task=task)
     for kind in ("dataclasses", "JSON-like records"):
         for size in COUNTS[:2] if quick else COUNTS:
-            yield _fresh(copy_graphs.scaling, kind=kind, size=size, quick=quick)
-    for task in WITHOUT_CORE:
+            yield _fresh(settings, copy_graphs.scaling, kind=kind, size=size)
+    for task in WITHOUT_CORE[:1] if quick else WITHOUT_CORE:
         arguments = {"task": task, "quick": quick}
         yield Row.from_json(
             in_fresh_process(copy_graphs.without_core, arguments, environment={"SAFEPICKLE_PURE": "1"})
@@ -76,32 +76,32 @@ def _version(python: str) -> str:
 def _memory(settings: Settings) -> Iterator[Row]:
     quick = settings.quick
     names = list(copy_graphs.copiers())
-    for large in copy_graphs.LARGE:
+    for large in list(copy_graphs.LARGE)[:1] if quick else copy_graphs.LARGE:
         samples: dict[str, list[float]] = {name: [] for name in names}
         for _ in range(1 if quick else 3):
             for name in names:
                 arguments = {"name": name, "large": large, "quick": quick}
-                samples[name].append(in_fresh_process(copy_graphs.history, arguments))
+                samples[name].append(measured(copy_graphs.history, arguments, settings))
         task = f"a small copy after {large}, to one before"
         yield Row("history", task, samples, unit="x", goals=[at_most(1.3)])
     for task in IN_MEMORY:
         found = {
-            name: in_fresh_process(copy_graphs.memory, {"name": name, "task": task, "quick": quick})
+            name: measured(copy_graphs.memory, {"name": name, "task": task, "quick": quick}, settings)
             for name in [*names, "pickle round trip"]
         }
         peaks = {name: [sizes["peak"] / sizes["result"]] for name, sizes in found.items()}
         yield Row("memory", f"peak, to the result: {task}", peaks, unit="x", goals=[at_most(1.15)])
         stays = {name: [sizes["stays"]] for name, sizes in found.items()}
         yield Row("memory", f"stays when the copy is gone: {task}", stays, unit="B", goals=[at_most(0)])
-    growth = {name: [in_fresh_process(copy_graphs.resident, {"name": name, "quick": quick})] for name in names}
+    growth = {name: [measured(copy_graphs.resident, {"name": name, "quick": quick}, settings)] for name in names}
     # what the allocator rounds up to is no leak; a leaked copy of the largest object is some megabytes a time
     yield Row("memory", "the process grows over 50 copies of each size", growth, unit="B", goals=[at_most(1_000_000)])
 
 
 def _depths(settings: Settings) -> Iterator[Row]:
     tries = DEPTHS[1::3] if settings.quick else DEPTHS
-    for kind in ("lists", "instances"):
-        for stack in (0, SMALL_STACK):
+    for kind in ("lists",) if settings.quick else ("lists", "instances"):
+        for stack in (SMALL_STACK,) if settings.quick else (0, SMALL_STACK):
             samples: dict[str, list[float]] = {}
             failures: dict[str, str] = {}
             for name in copy_graphs.copiers():
@@ -136,11 +136,11 @@ def _models(settings: Settings) -> Iterator[Row]:
 
     device, quick = settings.device, settings.quick
     for task in models.MODELS:
-        yield _fresh(copy_models.model, task=task, device=device, quick=quick)
+        yield _fresh(settings, copy_models.model, task=task, device=device)
     for layers in LAYERS[:2] if quick else LAYERS:
-        yield _fresh(copy_models.scaling, layers=layers, device=device, quick=quick)
+        yield _fresh(settings, copy_models.scaling, layers=layers, device=device)
     for size in TENSOR_BYTES[:2] if quick else TENSOR_BYTES:
-        yield _fresh(copy_models.tensor, size=size, device=device, quick=quick)
+        yield _fresh(settings, copy_models.tensor, size=size, device=device)
     peaks = {
         name: [in_fresh_process(copy_models.peak, {"name": name, "device": device, "quick": quick})]
         for name in copy_graphs.copiers()

@@ -2,24 +2,26 @@
 
 Each import is timed in a fresh interpreter, from a warm cache of bytecode.
 
-    python -m benchmarks.import_time results.json
+    python -m benchmarks import_time [--quick]
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-from benchmarks.common import Row, circumstances, print_table, rotations, write_json
+from benchmarks.common import Row, Settings, part_of, rotations
 
-__all__ = ["main"]
+__all__ = ["DISTRIBUTIONS", "QUESTION", "measure"]
 
 QUESTION = "What does `import safepickle` cost beside the modules that it stands in for?"
+DISTRIBUTIONS = ("cloudpickle",)
+
 BASELINE = "import pickle, copy, cloudpickle"
 STATEMENTS = ("import pickle, copy", "import safepickle", BASELINE)
 GOAL = 1.0
@@ -46,30 +48,13 @@ def seconds(statement: str, cache: str) -> float:
     return float(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
 
 
-def measure(rounds: int) -> Row:
+def measure(settings: Settings) -> Iterator[Row]:
+    """One row, from a fresh interpreter for each value."""
     times: dict[str, list[float]] = {statement: [] for statement in STATEMENTS}
     with tempfile.TemporaryDirectory() as cache:
         for statement in STATEMENTS:
             seconds(statement, cache)
-        for order in rotations(STATEMENTS, rounds):
+        for order in rotations(STATEMENTS, 3 if settings.quick else 31):
             for statement in order:
                 times[statement].append(seconds(statement, cache))
-    return Row("import", times, BASELINE, {"import safepickle": GOAL})
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.import_time", description=QUESTION)
-    parser.add_argument("output", help="where the JSON goes")
-    parser.add_argument("--rounds", type=int, default=31, help="imports of each alternative (default: %(default)s)")
-    parser.add_argument("--check", action="store_true", help="exit with status 1 where the goal is missed")
-    options = parser.parse_args()
-
-    row = measure(options.rounds)
-    where = circumstances("cloudpickle")
-    print_table(f"Import time, CPU; Python {where['python'].split()[0]}", [row])
-    write_json(options.output, QUESTION, [row], where)
-    return int(options.check and not row.met())
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    yield Row("import", "import", times, BASELINE, [part_of(GOAL, BASELINE, of="import safepickle")])

@@ -136,7 +136,7 @@ def _goals(group: str, event: str, name: str) -> list[Goal]:
 def _functions(settings: Settings) -> Iterator[Row]:
     found: dict[str, Records] = defaultdict(dict)
     failures: dict[str, Failures] = defaultdict(lambda: defaultdict(dict))
-    for way in _ways(settings):
+    for way in ("safepickle",) if settings.quick else _ways(settings):
         with tempfile.TemporaryDirectory() as folder:
             arguments = {"way": way, "folder": folder}
             written = in_fresh_process(recompile_work.write_function, arguments, timeout=TIMEOUT)

@@ -1,117 +1,40 @@
-"""What does the registry cost where it has nothing to do?
+"""What does safepickle cost where it has nothing to do, and what does each thing cost that it does?
 
-The payload is 5,000 instances of an importable dataclass. The pickles are compared too: the bytes must be the stdlib's.
+The fixed cost of a call; the registry, with many rules and with one that applies; `install()`, and the standard
+library's own calls after it; a reference to a kernel or a `tf.function`. What the import costs is in `import_time`.
 
-    python -m benchmarks.overhead results.json
+    python -m benchmarks overhead [--quick]
 """
 
 from __future__ import annotations
 
-import argparse
-import copy
-import pickle
-import sys
+import importlib.util
+from collections.abc import Iterator
+from typing import Any
 
-import cloudpickle
+from benchmarks import overhead_work
+from benchmarks.common import Row, Settings, in_fresh_process, measured
 
-import safepickle
+__all__ = ["DISTRIBUTIONS", "QUESTION", "measure"]
 
-try:
-    import dill
-except ImportError:
-    dill = None
-try:
-    import copium
-except ImportError:
-    copium = None
-
-from benchmarks.common import Row, circumstances, interleave, print_table, write_json
-from benchmarks.workloads import records
-
-__all__ = ["main"]
-
-QUESTION = "What does the registry cost where it has nothing to do?"
-PROTOCOL = 5
-DUMPS_GOAL = 1.25
+QUESTION = "What does safepickle cost where it has nothing to do, and what does each thing cost that it does?"
+DISTRIBUTIONS = ("cloudpickle", "dill", "copium", "triton", "tensorflow-cpu", "tensorflow")
 
 
-def measure(count: int, rounds: int) -> list[Row]:
-    payload = records(count)
-    data = pickle.dumps(payload, PROTOCOL)
-    if safepickle.dumps(payload, PROTOCOL) != data:
-        raise AssertionError("safepickle's bytes for plain instances are not the stdlib's")
-    if safepickle.deepcopy(payload) != payload:
-        raise AssertionError("safepickle's copy differs from its original")
-    what = f"{count:,} dataclasses"
-    return [
-        Row(
-            f"dumps of {what}",
-            interleave(
-                {
-                    "pickle": lambda: pickle.dumps(payload, PROTOCOL),
-                    "safepickle": lambda: safepickle.dumps(payload, PROTOCOL),
-                    "cloudpickle": lambda: cloudpickle.dumps(payload, PROTOCOL),
-                    **({"dill": lambda: dill.dumps(payload, PROTOCOL)} if dill else {}),
-                },
-                rounds=rounds,
-            ),
-            "pickle",
-            {"safepickle": DUMPS_GOAL},
-        ),
-        Row(
-            f"loads of {what}",
-            interleave(
-                {
-                    "pickle": lambda: pickle.loads(data),
-                    "safepickle": lambda: safepickle.loads(data),
-                    "cloudpickle": lambda: cloudpickle.loads(data),
-                },
-                rounds=rounds,
-            ),
-            "pickle",
-        ),
-        Row(
-            f"deepcopy of {what}",
-            interleave(
-                {
-                    "copy": lambda: copy.deepcopy(payload),
-                    "safepickle": lambda: safepickle.deepcopy(payload),
-                    **({"copium": lambda: copium.deepcopy(payload)} if copium else {}),
-                },
-                rounds=rounds,
-            ),
-            "copy",
-        ),
-        Row(
-            "dumps(1)",
-            interleave(
-                {
-                    "pickle": lambda: pickle.dumps(1, PROTOCOL),
-                    "safepickle": lambda: safepickle.dumps(1, PROTOCOL),
-                    "cloudpickle": lambda: cloudpickle.dumps(1, PROTOCOL),
-                },
-                rounds=rounds,
-                number=2_000,
-            ),
-            "pickle",
-        ),
-    ]
+def measure(settings: Settings) -> Iterator[Row]:
+    """Each measurement in a process of its own."""
+    quick = {"quick": settings.quick}
+    for function in (overhead_work.calls, overhead_work.one_rule):
+        yield from _rows(measured(function, quick, settings))
+    for count in (10,) if settings.quick else (10, 1_000):
+        yield from _rows(measured(overhead_work.rules, {**quick, "count": count}, settings))
+    yield Row.from_json(measured(overhead_work.installation, quick, settings))
+    yield from _rows(measured(overhead_work.installed, quick, settings))
+    if importlib.util.find_spec("triton") is not None:
+        yield from _rows(in_fresh_process(overhead_work.kernels, quick))
+    if importlib.util.find_spec("tensorflow") is not None and not settings.quick:
+        yield from _rows(in_fresh_process(overhead_work.functions, quick))
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.overhead", description=QUESTION)
-    parser.add_argument("output", help="where the JSON goes")
-    parser.add_argument("--count", type=int, default=5_000, help="instances in the payload (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=25, help="timings of each alternative (default: %(default)s)")
-    parser.add_argument("--check", action="store_true", help="exit with status 1 where a goal is missed")
-    options = parser.parse_args()
-
-    rows = measure(options.count, options.rounds)
-    where = circumstances("cloudpickle", "dill", "copium")
-    print_table(f"Overhead, protocol {PROTOCOL}, CPU time; Python {where['python'].split()[0]}", rows)
-    write_json(options.output, QUESTION, rows, where)
-    return int(options.check and not all(row.met() for row in rows))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def _rows(found: list[dict[str, Any]]) -> Iterator[Row]:
+    yield from map(Row.from_json, found)

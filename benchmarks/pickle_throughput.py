@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from benchmarks import pickle_work
-from benchmarks.common import Row, Settings, at_most, in_fresh_process
+from benchmarks.common import Row, Settings, at_most, in_fresh_process, measured
 
 __all__ = ["DISTRIBUTIONS", "QUESTION", "measure"]
 
@@ -36,22 +36,22 @@ def measure(settings: Settings) -> Iterator[Row]:
         yield from _tensors(settings)
 
 
-def _fresh(function: Callable[..., Any], **arguments: Any) -> Iterator[Row]:
-    yield from map(Row.from_json, in_fresh_process(function, arguments))
+def _fresh(settings: Settings, function: Callable[..., Any], **arguments: Any) -> Iterator[Row]:
+    yield from map(Row.from_json, measured(function, {**arguments, "quick": settings.quick}, settings))
 
 
 def _objects(settings: Settings) -> Iterator[Row]:
     quick = settings.quick
     for task in pickle_work.TASKS:
-        yield from _fresh(pickle_work.plain, task=task, quick=quick)
-    for task in pickle_work.INSTANCES:
+        yield from _fresh(settings, pickle_work.plain, task=task)
+    for task in pickle_work.INSTANCES[:1] if quick else pickle_work.INSTANCES:
         arguments = {"task": task, "quick": quick}
         yield Row.from_json(in_fresh_process(pickle_work.pure, arguments, environment={"SAFEPICKLE_PURE": "1"}))
     for after in ("", "5,000 dataclasses"):
-        yield from _fresh(pickle_work.small, after=after, quick=quick)
+        yield from _fresh(settings, pickle_work.small, after=after)
     for task in IN_MEMORY:
         found = {
-            name: in_fresh_process(pickle_work.memory, {"task": task, "name": name, "quick": quick})
+            name: measured(pickle_work.memory, {"task": task, "name": name, "quick": quick}, settings)
             for name in pickle_work.picklers()
         }
         for verb in ("dumps", "loads"):
@@ -64,11 +64,11 @@ def _tensors(settings: Settings) -> Iterator[Row]:
 
     device, quick = settings.device, settings.quick
     for task in models.PAYLOADS:
-        yield from _fresh(pickle_tensors.many, task=task, device=device, quick=quick)
-    yield from _fresh(pickle_tensors.in_band, size=settings.size(ONE_TENSOR), device=device, quick=quick)
+        yield from _fresh(settings, pickle_tensors.many, task=task, device=device)
+    yield from _fresh(settings, pickle_tensors.in_band, size=settings.size(ONE_TENSOR), device=device)
     if device == "cpu":
         for size in OUT_OF_BAND[:1] if quick else OUT_OF_BAND:
-            yield from _fresh(pickle_tensors.out_of_band, size=size, quick=quick)
+            yield from _fresh(settings, pickle_tensors.out_of_band, size=size)
         yield from _files(settings)
 
 
@@ -80,7 +80,7 @@ def _files(settings: Settings) -> Iterator[Row]:
     written: dict[str, list[float]] = {}
     read: dict[str, list[float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name in pickle_tensors.BY_FILE:
+        for name in pickle_tensors.BY_FILE[:2] if settings.quick else pickle_tensors.BY_FILE:
             arguments = {"name": name, "size": size, "file": os.path.join(folder, "state")}
             try:
                 written[name] = [in_fresh_process(pickle_tensors.memory_written, arguments)]
