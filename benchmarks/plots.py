@@ -19,9 +19,10 @@ from matplotlib import pyplot
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.common import Row
+from benchmarks.plot_names import PLOTS
 from benchmarks.report import quantity
 
-__all__ = ["draw", "names"]
+__all__ = ["draw"]
 
 #: Alternative -> label, colour, marker.
 STYLES: dict[str, tuple[str, str, str]] = {
@@ -63,19 +64,15 @@ SETTINGS = {
 def draw(name: str, rows: Sequence[Row], folder: Path) -> None:
     """Draw what there is to see in the rows of a script, and write it as SVG and PNG."""
     with pyplot.rc_context(SETTINGS):
-        for suffix, figure in _FIGURES[name](rows):
+        for plot, function in zip(PLOTS[name], _FIGURES[name], strict=True):
+            figure = function(rows)
             if figure is None:
                 continue
-            path = folder / f"{name}{suffix}"
+            path = folder / plot
             folder.mkdir(parents=True, exist_ok=True)
             figure.savefig(f"{path}.svg", bbox_inches="tight", metadata={"Date": None})
             figure.savefig(f"{path}.png", bbox_inches="tight", dpi=110, metadata={"Software": None})
             pyplot.close(figure)
-
-
-def names(name: str) -> list[str]:
-    """The names of a script's plots, without folder and ending, in the order of the page."""
-    return [f"{name}{suffix}" for suffix in _SUFFIXES[name]]
 
 
 # -- parts -------------------------------------------------------------------------------------------------------------
@@ -116,12 +113,12 @@ def _log_x(axes: Any, label: str, formatter: Callable[..., str] = _number) -> No
     axes.xaxis.set_minor_formatter(NullFormatter())
 
 
-def _legend(figure: Any, names: Iterable[str], extra: Sequence[Any] = (), columns: int = 5, y: float = 0.0) -> None:
+def _legend(figure: Any, names: Iterable[str], extra: Sequence[Any] = (), columns: int = 4) -> None:
     handles = []
     for name in names:
         label, colour, marker = _style(name)
         handles.append(pyplot.Line2D([], [], linestyle="", marker=marker, color=colour, label=label, markersize=7))
-    figure.legend(handles=[*handles, *extra], loc="upper center", bbox_to_anchor=(0.5, y), ncols=columns)
+    figure.legend(handles=[*handles, *extra], loc="outside lower center", ncols=columns)
 
 
 def _goal_marks(axes: Any, rows: Sequence[Row], value: Callable[[Row], float | None]) -> Any:
@@ -150,6 +147,17 @@ def _speedup(row: Row, name: str) -> float | None:
     return None if ratio is None else 1 / ratio
 
 
+def _clip_left(axes: Any, rows: Sequence[Row], names: Sequence[str], left: float) -> None:
+    """Leave out what is much slower than all others, and write it at the edge."""
+    for place, row in enumerate(rows):
+        for name in names:
+            x = _speedup(row, name)
+            if x is not None and x < left:
+                _, colour, _ = _style(name)
+                axes.annotate(f"◂ {x:.2g}", (left * 1.03, place), color=colour, fontsize=8, va="center")
+    axes.set_xlim(left=left)
+
+
 def _speed_goal(row: Row) -> float | None:
     return next((goal.bound for goal in row.goals if goal.kind == "faster" and goal.than == "copy"), None)
 
@@ -161,10 +169,11 @@ def _copies(rows: Sequence[Row]) -> Any:
         return None
     order = _present(shown, ["safepickle", "copium", "pickle round trip", "clones of the tensors",
                              "one clone of the same bytes"])  # fmt: skip
-    figure, axes = pyplot.subplots(figsize=(8.6, 0.235 * len(shown) + 0.9))
+    figure, axes = pyplot.subplots(figsize=(8.6, 0.235 * len(shown) + 1.3), layout="constrained")
     _dots(axes, shown, order, _speedup)
     axes.axvline(1, color="#333333", linewidth=1)
     goal = _goal_marks(axes, shown, _speed_goal)
+    _clip_left(axes, shown, order, 0.15)
     _log_x(axes, "times as fast as copy.deepcopy (further right is faster)")
     if graphs and models:
         axes.axhline(len(graphs) - 0.5, color="#999999", linewidth=0.8, linestyle=":")
@@ -186,7 +195,7 @@ def _sizes(rows: Sequence[Row]) -> Any:
     panels = [panel for panel in _GROWING if _of(rows, panel[0])]
     if not panels:
         return None
-    figure, grid = pyplot.subplots(1, len(panels), figsize=(3.1 * len(panels), 3.0), layout="constrained")
+    figure, grid = pyplot.subplots(1, len(panels), figsize=(3.0 * len(panels), 3.3), layout="constrained")
     order = _present([row for panel in panels for row in _of(rows, panel[0])],
                      ["safepickle", "copium", "copy", "pickle round trip", "clones of the tensors",
                       "one clone of the same bytes"])  # fmt: skip
@@ -208,7 +217,7 @@ def _sizes(rows: Sequence[Row]) -> Any:
         axes.yaxis.set_major_formatter(FuncFormatter(_prefixed))
         axes.yaxis.set_minor_formatter(NullFormatter())
         axes.xaxis.set_minor_formatter(NullFormatter())
-    _legend(figure, order, columns=3)
+    _legend(figure, order, columns=6)
     return figure
 
 
@@ -231,7 +240,7 @@ def _pickles(rows: Sequence[Row]) -> Any:
         return None
     order = _present([*found[0], *found[1]], ["safepickle", "cloudpickle", "dill", "torch.save", "numpy"])
     figure, grid = pyplot.subplots(
-        1, 2, figsize=(9.4, 0.25 * len(found[0]) + 0.9), sharey=True, layout="constrained"
+        1, 2, figsize=(9.4, 0.25 * len(found[0]) + 1.3), sharey=True, layout="constrained"
     )  # fmt: skip
     goal = None
     for axes, verb, members in zip(grid, ("dumps", "loads"), found, strict=True):
@@ -271,7 +280,7 @@ def _events(rows: Sequence[Row], wanted: Callable[[str], bool], unit: str) -> An
     counts = {(row.group, row.task): row for row in rows if row.unit == unit}
     tallest = max(map(len, times.values()))
     width = 3.3 * len(groups) + 1.6
-    figure, grid = pyplot.subplots(1, len(groups), figsize=(width, 0.42 * tallest + 0.9), sharey=True,
+    figure, grid = pyplot.subplots(1, len(groups), figsize=(width, 0.42 * tallest + 1.1), sharey=True,
                                    layout="constrained")  # fmt: skip
     order = _present([row for members in times.values() for row in members], _WAYS)
     for axes, group in zip([grid] if len(groups) == 1 else grid, groups, strict=True):
@@ -283,7 +292,7 @@ def _events(rows: Sequence[Row], wanted: Callable[[str], bool], unit: str) -> An
                 y = place + (step - (len(ways) - 1) / 2) * 0.26
                 count = counts[group, row.task].median(name)
                 axes.plot(row.median(name), y, marker, color=colour, markersize=6.5, markeredgecolor="white",
-                          markeredgewidth=0.5, fillstyle="full" if count else "full")  # fmt: skip
+                          markeredgewidth=0.5)  # fmt: skip
                 axes.annotate(f"{count:.0f}", (row.median(name), y), textcoords="offset points", xytext=(6, -3),
                               fontsize=8, color=colour, fontweight="bold" if count else "normal")  # fmt: skip
         axes.set_yticks(range(len(members)), [row.task for row in members])
@@ -315,9 +324,9 @@ def _ratios(rows: Sequence[Row]) -> Any:
     if not shown:
         return None
     order = _present(shown, _OVERHEAD)
-    figure, axes = pyplot.subplots(figsize=(8.0, 0.27 * len(shown) + 0.8))
+    figure, axes = pyplot.subplots(figsize=(9.4, 0.25 * len(shown) + 1.2), layout="constrained")
     _dots(axes, shown, order, lambda row, name: row.ratio(name))
-    axes.set_yticks(range(len(shown)), [f"{row.task}, to {_baseline(row)}" for row in shown])
+    axes.set_yticks(range(len(shown)), [f"{row.task}; beside {_baseline(row)}" for row in shown])
     axes.axvline(1, color="#333333", linewidth=1)
     _log_x(axes, "time, as a part of that of what it is compared with (further left is faster)")
     axes.set_title("what a call costs, beside what it stands in for")
@@ -346,18 +355,11 @@ def _imports(rows: Sequence[Row]) -> Any:
     return figure
 
 
-_FIGURES: dict[str, Callable[[Sequence[Row]], list[tuple[str, Any]]]] = {
-    "copy_throughput": lambda rows: [("", _copies(rows)), ("-sizes", _sizes(rows))],
-    "pickle_throughput": lambda rows: [("", _pickles(rows))],
-    "kernel_recompile": lambda rows: [("", _kernels(rows)), ("-functions", _functions(rows))],
-    "overhead": lambda rows: [("", _ratios(rows))],
-    "import_time": lambda rows: [("", _imports(rows))],
-}
-
-_SUFFIXES = {
-    "copy_throughput": ("", "-sizes"),
-    "pickle_throughput": ("",),
-    "kernel_recompile": ("", "-functions"),
-    "overhead": ("",),
-    "import_time": ("",),
+#: For each script what draws its plots, in the order of their names.
+_FIGURES: dict[str, tuple[Callable[[Sequence[Row]], Any], ...]] = {
+    "copy_throughput": (_copies, _sizes),
+    "pickle_throughput": (_pickles,),
+    "kernel_recompile": (_kernels, _functions),
+    "overhead": (_ratios,),
+    "import_time": (_imports,),
 }
