@@ -209,6 +209,18 @@ def network(count: int) -> Any:
     return networkx.gnm_random_graph(count, 4 * count, seed=0)
 
 
+def ordered_dicts(count: int) -> list[Any]:
+    return [collections.OrderedDict((str(key), key) for key in range(10)) for _ in range(count)]
+
+
+def sets(count: int) -> list[set[int]]:
+    return [set(range(number, number + 20)) for number in range(count)]
+
+
+def members(count: int) -> list[Color]:
+    return [list(Color)[number % 3] for number in range(count)]
+
+
 def nested_defaults(count: int) -> Any:
     return [collections.defaultdict(list, {str(key): [key] for key in range(10)}) for _ in range(count)]
 
@@ -230,17 +242,14 @@ GRAPHS: dict[str, tuple[Callable[[int], Any], int]] = {
     "1,000 strings of 10 kB": (lambda count: [chr(97 + number % 26) * 10_000 for number in range(count)], 1_000),
     "5,000 immutable tuples": (lambda count: [(number, str(number), (0.5, None)) for number in range(count)], 5_000),
     "dict of 20,000 strings": (lambda count: {f"key {number}": number for number in range(count)}, 20_000),
-    "500 sets of 20": (lambda count: [set(range(number, number + 20)) for number in range(count)], 500),
-    "5,000 members of an enum": (lambda count: [list(Color)[number % 3] for number in range(count)], 5_000),
+    "500 sets of 20": (sets, 500),
+    "5,000 members of an enum": (members, 5_000),
     "dict of 5,000 lists": (lambda count: {number: [number] for number in range(count)}, 5_000),
     "set of 5,000 tuples": (lambda count: {(number, str(number)) for number in range(count)}, 5_000),
     "lists nested 150 deep": (lambda count: nested_list(150), 1),
     "dicts and lists nested 100 deep": (lambda count: nested_mixed(50), 1),
     "tree of 5,461 lists": (lambda count: tree(6), 1),
-    "500 OrderedDicts of 10": (
-        lambda count: [collections.OrderedDict((str(key), key) for key in range(10)) for _ in range(count)],
-        500,
-    ),
+    "500 OrderedDicts of 10": (ordered_dicts, 500),
     "500 defaultdicts of 10 lists": (nested_defaults, 500),
     "one list 20,000 times": (lambda count: [[1, 2, 3]] * count, 20_000),
     "500 dicts shared by 5,000": (shared_dicts, 5_000),
