@@ -4,10 +4,11 @@
 #   make test    the whole suite, then its core part on each other Python that is found
 #   make lint    ruff          make types   mypy, strict
 #   make sanitize  the compiled modules' tests once more, built with the address and undefined behaviour sanitizers
-#   make bench   the benchmarks, into benchmarks/results/
+#   make guard   has anything become slower? In counts; part of make test    (python -m tests.guard update)
+#   make bench   the benchmarks, into benchmarks/results/, and their page; about a quarter of an hour
 #   make clean   removes the environments and what was built
 #
-# Variables: PYTHON (which interpreter gets the frameworks), CORE_PYTHONS, PYTEST_ARGS, PIP_ARGS.
+# Variables: PYTHON (which interpreter gets the frameworks), CORE_PYTHONS, PYTEST_ARGS, PIP_ARGS, BENCH_ARGS.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -20,6 +21,7 @@ PYTHON ?= python3
 CORE_PYTHONS ?= 3.10 3.11 3.12 3.13 3.14
 PYTEST_ARGS ?=
 PIP_ARGS ?=
+BENCH_ARGS ?=
 
 CONSTRAINTS := ci/constraints.txt
 VENV := .venv
@@ -27,7 +29,7 @@ BIN := $(VENV)/bin
 # Errors are shown; progress and advice are not.
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) $(PIP_ARGS)
 
-.PHONY: help demo test test-all test-core sanitize lint types check bench clean venv
+.PHONY: help demo test test-all test-core guard sanitize lint types check bench clean venv
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -62,6 +64,9 @@ test-all: $(VENV)/installed
 test-core:
 	@PYTHON_WITH_FRAMEWORKS="$(PYTHON)" ci/test-core.sh "$(CORE_PYTHONS)" $(PYTEST_ARGS)
 
+guard: $(VENV)/installed
+	$(BIN)/python -m pytest -q tests/test_guard.py
+
 sanitize: $(VENV)/installed
 	@ci/sanitize.sh $(BIN)/python
 
@@ -78,8 +83,7 @@ check: test lint types
 # -- benchmarks --------------------------------------------------------------------------------------------------------
 
 bench: $(VENV)/installed
-	$(BIN)/python -m benchmarks.import_time benchmarks/results/import_time.json
-	$(BIN)/python -m benchmarks.overhead benchmarks/results/overhead.json
+	$(BIN)/python -m benchmarks all $(BENCH_ARGS)
 
 clean:
 	rm -rf .venv .venv-* build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -60,6 +60,10 @@ def run(name: str, settings: Settings, folder: Path) -> list[Row]:
         print(f"\r{name}: {len(rows)} rows, {time.perf_counter() - start:.0f} s", end="", file=sys.stderr, flush=True)
     print(file=sys.stderr)
     where = circumstances(*script.DISTRIBUTIONS)
+    if settings.device == "cuda":
+        import torch
+
+        where["gpu"] = torch.cuda.get_device_name(0)
     show(f"{script.QUESTION}  ({name}, {settings.device}, Python {where['python'].split()[0]})", rows)
     write_json(folder / f"{name}.json", script.QUESTION, rows, where, settings.quick)
     draw(name, rows, folder)

@@ -13,6 +13,7 @@ import threading
 import time
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import safepickle
@@ -83,7 +84,7 @@ def objects_in(obj: Any) -> int:
 
 def _compared(obj: Any, settings: Settings) -> tuple[dict[str, list[float]], dict[str, str]]:
     alternatives: dict[str, Callable[[], object]] = {
-        name: (lambda copier=copier: copier(obj)) for name, copier in copiers().items()
+        name: partial(copier, obj) for name, copier in copiers().items()
     }
     alternatives["pickle round trip"] = lambda: round_trip(obj)
     failures: dict[str, str] = {}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +38,16 @@ def clones(obj: Any) -> Callable[[], object]:
     """The least that a copy has to do: clone each tensor."""
     tensors = models.tensors_of(obj)
 
-    @torch.no_grad()
     def clone() -> object:
-        return [tensor.clone() for tensor in tensors]
+        with torch.no_grad():
+            return [tensor.clone() for tensor in tensors]
 
     return clone
 
 
 def _alternatives(obj: Any, device: str) -> dict[str, Callable[[], object]]:
     found: dict[str, Callable[[], object]] = {
-        name: (lambda copier=copier: copier(obj)) for name, copier in copiers().items()
+        name: partial(copier, obj) for name, copier in copiers().items()
     }
     found["pickle round trip"] = lambda: pickle.loads(pickle.dumps(obj, PROTOCOL))
     found[BY_CLONES] = clones(obj)

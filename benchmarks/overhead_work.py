@@ -9,6 +9,7 @@ import copy
 import importlib
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import safepickle
@@ -37,9 +38,9 @@ def calls(quick: bool) -> list[dict[str, Any]]:
     for what, make in SMALL.items():
         obj = make()
         data = pickle.dumps(obj, PROTOCOL)
-        dumps = {name: (lambda module=module: module.dumps(obj, protocol=PROTOCOL)) for name, module in modules.items()}
-        loads = {name: (lambda module=module: module.loads(data)) for name, module in modules.items()}
-        deep = {name: (lambda copier=copier: copier(obj)) for name, copier in copiers().items()}
+        dumps = {name: partial(module.dumps, obj, protocol=PROTOCOL) for name, module in modules.items()}
+        loads = {name: partial(module.loads, data) for name, module in modules.items()}
+        deep = {name: partial(copier, obj) for name, copier in copiers().items()}
         goals = [extra(SMALL_CALL_GOAL, "pickle")]
         rows += [
             Row("a call, pickling", f"dumps of {what}", interleave(dumps, settings), "pickle", goals),
@@ -148,12 +149,12 @@ def installed(quick: bool) -> list[dict[str, Any]]:
         ("JSON-like records", workloads.json_records(settings.size(2_000))),
         ("a small dict", {"a": [1, 2]}),
     ):
-        for verb, function in (("dumps", lambda obj: pickle.dumps(obj, PROTOCOL)), ("deepcopy", copy.deepcopy)):
+        for verb, function in (("dumps", partial(pickle.dumps, protocol=PROTOCOL)), ("deepcopy", copy.deepcopy)):
             times: dict[str, list[float]] = {"not installed": [], "installed": []}
             for _ in range(3 if quick else 9):
-                before = interleave({"f": lambda function=function, obj=obj: function(obj)}, Settings(quick=True))
+                before = interleave({"f": partial(function, obj)}, Settings(quick=True))
                 with safepickle.install():
-                    after = interleave({"f": lambda function=function, obj=obj: function(obj)}, Settings(quick=True))
+                    after = interleave({"f": partial(function, obj)}, Settings(quick=True))
                 times["not installed"].append(sorted(before["f"])[len(before["f"]) // 2])
                 times["installed"].append(sorted(after["f"])[len(after["f"]) // 2])
             module = "pickle" if verb == "dumps" else "copy"
@@ -187,24 +188,15 @@ def _references(group: str, found: dict[str, Any], quick: bool) -> list[dict[str
     rows = []
     for task, obj in found.items():
         held, empty = [obj], [None]
-        for verb, function in (("dumps", safepickle.dumps), ("deepcopy", safepickle.deepcopy)):
-            times = interleave(
-                {
-                    "with it": lambda function=function, held=held: function(held),
-                    "without": lambda function=function, empty=empty: function(empty),
-                },
-                settings,
-            )
+        written, nothing = safepickle.dumps(held), safepickle.dumps(empty)
+        for verb, function, arguments in (
+            ("dumps", safepickle.dumps, (held, empty)),
+            ("deepcopy", safepickle.deepcopy, (held, empty)),
+            ("loads", safepickle.loads, (written, nothing)),
+        ):
+            with_it, without = (partial(function, argument) for argument in arguments)
+            times = interleave({"with it": with_it, "without": without}, settings)
             cost = [one - none for one, none in zip(times["with it"], times["without"], strict=True)]
-            rows.append(Row(group, f"{verb} of {task}", {"safepickle": cost}, goals=[at_most(REFERENCE_GOAL)]).as_json())
-        data, nothing = safepickle.dumps(held), safepickle.dumps(empty)
-        times = interleave(
-            {
-                "with it": lambda data=data: safepickle.loads(data),
-                "without": lambda nothing=nothing: safepickle.loads(nothing),
-            },
-            settings,
-        )
-        cost = [one - none for one, none in zip(times["with it"], times["without"], strict=True)]
-        rows.append(Row(group, f"loads of {task}", {"safepickle": cost}, goals=[at_most(REFERENCE_GOAL)]).as_json())
+            row = Row(group, f"{verb} of {task}", {"safepickle": cost}, goals=[at_most(REFERENCE_GOAL)])
+            rows.append(row.as_json())
     return rows

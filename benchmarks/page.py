@@ -131,11 +131,13 @@ def _copy(rows: list[Row]) -> list[str]:
         text += f" (median {statistics.median(speeds):.0f})"
         if against:
             ahead = sum(speed > 1 for speed in against)
-            text += f", and ahead of copium in {ahead} of {len(against)} workloads (median {statistics.median(against):.1f} times)"
+            text += f", and ahead of copium in {ahead} of {len(against)} workloads"
+            text += f" (median {statistics.median(against):.1f} times as fast)"
         sentences.append(text + ".")
     models = [row for row in _in(rows, "models") if not row.task.startswith("large")]
     if speeds := _speeds(models, "copy"):
-        sentences.append(f"**Models: {_span(speeds, '.1f')} times as fast**; large parameters at the speed of cloning them.")
+        text = f"**Models: {_span(speeds, '.1f')} times as fast**; large parameters at the speed of cloning them."
+        sentences.append(text)
     return sentences
 
 
@@ -143,7 +145,7 @@ def _pickle(rows: list[Row]) -> list[str]:
     from benchmarks.pickle_work import INSTANCES
 
     def parts(verb: str, wanted: Callable[[Row], bool]) -> list[float]:
-        members = [row for row in rows if row.group.startswith(f"{verb}, ") and wanted(row) and "C core" not in row.group]
+        members = [row for row in rows if row.group in (f"{verb}, objects", f"{verb}, tensors") and wanted(row)]
         return sorted(ratio for row in members if (ratio := row.ratio("safepickle")) is not None)
 
     sentences = []
@@ -158,13 +160,15 @@ def _pickle(rows: list[Row]) -> list[str]:
     loads = parts("loads", lambda row: row.group == "loads, tensors")
     if dumps and loads:
         sentences.append(
-            f"**Many tensors: {_span(dumps, '.2f')} of `pickle`'s time for `dumps`, {_span(loads, '.2f')} for `loads`**."
+            f"**Many tensors: {_span(dumps, '.2f')} of `pickle`'s time for `dumps`, {_span(loads, '.2f')} for "
+            "`loads`**."
         )
     return sentences
 
 
 def _recompile(rows: list[Row]) -> list[str]:
-    kernels = [row for row in rows if row.group.endswith("kernel") and row.task.startswith(("after deepcopy", "after loads in the same"))]
+    events = ("after deepcopy", "after loads in the same")
+    kernels = [row for row in rows if row.group.endswith("kernel") and row.task.startswith(events)]
     compiled = [row for row in kernels if row.unit == "compilations"]
     if not compiled:
         return []
@@ -184,8 +188,12 @@ def _recompile(rows: list[Row]) -> list[str]:
 
 def _overhead(rows: list[Row]) -> list[str]:
     goal = Goal("safepickle", "extra", 0, "pickle")
-    ((extra,),) = ([goal.reached(row.samples) for row in rows if row.task == "dumps of 1"],)
-    return [] if extra is None else [f"The smallest call, `dumps(1)`, takes {quantity(extra, 's')} more than `pickle.dumps`."]
+    found = [goal.reached(row.samples) for row in rows if row.task == "dumps of 1"]
+    return [
+        f"The smallest call, `dumps(1)`, takes {quantity(extra, 's')} more than `pickle.dumps(1)`."
+        for extra in found
+        if extra is not None
+    ]
 
 
 def _import(rows: list[Row]) -> list[str]:
@@ -210,11 +218,11 @@ def _section(name: str, device: str, head: dict[str, Any], rows: list[Row]) -> s
     parts = [f"## {TITLES[name]}", head["question"]]
     for plot in PLOTS[name]:
         parts.append(f"![{TITLES[name]}: plot of the tables below](results/{device}/{plot}.svg)")
-    parts.append(_details(name, rows))
+    parts.append(_details(rows))
     return "\n\n".join(parts)
 
 
-def _details(name: str, rows: list[Row]) -> str:
+def _details(rows: list[Row]) -> str:
     """Every table, folded; what failed, and how, is below."""
     parts = ["<details><summary>Tables</summary>"]
     for table in tables(rows):
@@ -222,7 +230,8 @@ def _details(name: str, rows: list[Row]) -> str:
     failed = failures(rows)
     if failed:
         told = "\n".join(f"- {line}" for line in failed)
-        parts += ["**What fails, and how.** `*`: see below; it works up to there." if name == "copy_throughput" else "**What fails, and how.**", _plain(told)]
+        star = " `*`: it works up to there." if any(row.unit == "levels" for row in rows) else ""
+        parts += [f"**What fails, and how.**{star}", _plain(told)]
     parts.append("</details>")
     return "\n\n".join(parts)
 
@@ -248,8 +257,8 @@ def _goals(results: Results) -> str:
 def _cuda(results: Results) -> str:
     if not results:
         return (
-            "## On a GPU\n\nThere are no results yet: `python -m benchmarks all --device cuda` measures models, tensors "
-            "and launches there, with the device's own clone bandwidth as the limit."
+            "## On a GPU\n\nThere are no results yet: `python -m benchmarks all --device cuda` measures models, "
+            "tensors and launches there, with the device's own clone bandwidth as the limit."
         )
     parts = ["## On a GPU"]
     parts += [_section(name, "cuda", *results[name]).replace("## ", "### ", 1) for name in SCRIPTS if name in results]
@@ -257,7 +266,8 @@ def _cuda(results: Results) -> str:
 
 
 def _machine(found: dict[str, Results]) -> str:
-    lines = ["## Where this was measured", "", "| | date | commit | processor | Python | versions |", "|" + " --- |" * 6]
+    lines = ["## Where this was measured", ""]
+    lines += ["| | date | commit | processor | Python | versions |", "|" + " --- |" * 6]
     for device, results in found.items():
         for name, (head, _) in results.items():
             where = head["circumstances"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pickle
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import safepickle
@@ -52,7 +53,7 @@ def picklers() -> dict[str, Any]:
 
 
 def _dumping(module: Any, obj: Any) -> Callable[[], bytes]:
-    return lambda: module.dumps(obj, protocol=PROTOCOL)
+    return partial(module.dumps, obj, protocol=PROTOCOL)
 
 
 def _made(task: str, settings: Settings) -> Any:
@@ -89,7 +90,7 @@ def pickled(
             failures[name] = failure(error)
     facts = {"bytes": len(data["pickle"])}
     dumps = interleave({name: _dumping(modules[name], obj) for name in data}, settings)
-    loads = interleave({name: (lambda name=name: modules[name].loads(data[name])) for name in data}, settings)
+    loads = interleave({name: partial(modules[name].loads, data[name]) for name in data}, settings)
     return [
         Row(f"dumps, {what}", task, dumps, "pickle", dumps_goals, facts=facts, failures=failures).as_json(),
         Row(f"loads, {what}", task, loads, "pickle", loads_goals, facts=facts, failures=failures).as_json(),
@@ -130,9 +131,7 @@ def small(after: str, quick: bool) -> list[dict[str, Any]]:
         goals = [extra(SMALL_CALL_GOAL, "pickle")]
         rows.append(Row("small calls", f"dumps of {what}{suffix}", times, "pickle", goals).as_json())
         data = pickle.dumps(obj, PROTOCOL)
-        times = interleave(
-            {name: (lambda module=module: module.loads(data)) for name, module in modules.items()}, settings
-        )
+        times = interleave({name: partial(module.loads, data) for name, module in modules.items()}, settings)
         rows.append(Row("small calls", f"loads of {what}{suffix}", times, "pickle", goals).as_json())
     return rows
 

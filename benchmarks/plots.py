@@ -16,6 +16,7 @@ import matplotlib
 matplotlib.use("Agg")
 
 from matplotlib import pyplot
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from benchmarks.common import Row
@@ -45,7 +46,7 @@ STYLES: dict[str, tuple[str, str, str]] = {
     "import safepickle": ("import safepickle", "#0072B2", "o"),
 }
 
-SETTINGS = {
+SETTINGS: dict[Any, Any] = {
     "font.size": 9,
     "font.family": "DejaVu Sans",
     "svg.fonttype": "none",
@@ -117,7 +118,7 @@ def _legend(figure: Any, names: Iterable[str], extra: Sequence[Any] = (), column
     handles = []
     for name in names:
         label, colour, marker = _style(name)
-        handles.append(pyplot.Line2D([], [], linestyle="", marker=marker, color=colour, label=label, markersize=7))
+        handles.append(Line2D([], [], linestyle="", marker=marker, color=colour, label=label, markersize=7))
     figure.legend(handles=[*handles, *extra], loc="outside lower center", ncols=columns)
 
 
@@ -127,7 +128,7 @@ def _goal_marks(axes: Any, rows: Sequence[Row], value: Callable[[Row], float | N
         x = value(row)
         if x is not None:
             axes.plot([x, x], [place - 0.38, place + 0.38], color="#0072B2", linewidth=1.4, alpha=0.55, zorder=1)
-    return pyplot.Line2D([], [], color="#0072B2", alpha=0.55, linestyle="", marker="|", markersize=9, label="goal")
+    return Line2D([], [], color="#0072B2", alpha=0.55, linestyle="", marker="|", markersize=9, label="goal")
 
 
 def _of(rows: Iterable[Row], *groups: str) -> list[Row]:
@@ -308,7 +309,7 @@ def _events(rows: Sequence[Row], wanted: Callable[[str], bool], unit: str) -> An
         axes.xaxis.set_major_locator(LogLocator(numticks=5))
         axes.xaxis.set_minor_formatter(NullFormatter())
         axes.set_title(group)
-    note = pyplot.Line2D([], [], linestyle="", marker="$3$", color="#333333", label=f"the number is that of {unit}")
+    note = Line2D([], [], linestyle="", marker="$3$", color="#333333", label=f"the number is that of {unit}")
     _legend(figure, order, [note])
     return figure
 

@@ -5,7 +5,6 @@ Both show the same tables: one a group, a line a task, a column an alternative, 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -34,18 +33,10 @@ class Table:
 
 def tables(rows: Iterable[Row]) -> list[Table]:
     """The tables of a benchmark, in the order of its rows. Units that differ within a group make two tables."""
-    ordered = sorted(rows, key=_group_order(rows))
-    found = []
-    for (group, unit), members in itertools.groupby(ordered, key=lambda row: (row.group, row.unit)):
-        found.append(_table(group, unit, list(members)))
-    return found
-
-
-def _group_order(rows: Iterable[Row]) -> object:
-    places: dict[tuple[str, str], int] = {}
+    members: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
-        places.setdefault((row.group, row.unit), len(places))
-    return lambda row: places[row.group, row.unit]
+        members.setdefault((row.group, row.unit), []).append(row)
+    return [_table(group, unit, found) for (group, unit), found in members.items()]
 
 
 def _table(group: str, unit: str, rows: Sequence[Row]) -> Table:
@@ -74,11 +65,20 @@ def _fact(row: Row, fact: str) -> str:
 def _cell(row: Row, name: str, speed: bool) -> str:
     if name not in row.samples:
         return "fails" if name in row.failures else ""
-    text = quantity(row.median(name), row.unit)
+    text = quantity(row.median(name), row.unit) + _rate(row, name)
     ratio = row.ratio(name)
     if row.unit == "s" and ratio is not None and name != row.baseline:
         text += f" ({_times(1 / ratio)}x)" if speed else f" ({_times(ratio)})"
     return text + ("*" if name in row.failures else "")
+
+
+def _rate(row: Row, name: str) -> str:
+    """How much that is a second, where the size grows."""
+    if not row.group.endswith("growing"):
+        return ""
+    fact = "bytes" if row.group.startswith("one tensor") else "tensors" if "tensors" in row.facts else "objects"
+    rate = row.facts[fact] / row.median(name)
+    return f", {rate / 1e9:.2g} GB/s" if fact == "bytes" else f", {rate / 1e6:.2g} M {fact}/s"
 
 
 def _times(value: float) -> str:
@@ -172,5 +172,5 @@ def failures(rows: Iterable[Row]) -> list[str]:
 def markdown(table: Table) -> str:
     """The table in Markdown, without its title."""
     rule = ["---"] + ["---:" if column != "goal" else "---" for column in table.columns[1:]]
-    lines = [table.columns, rule, *table.lines]
+    lines: list[list[str]] = [table.columns, rule, *table.lines]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

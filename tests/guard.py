@@ -37,7 +37,8 @@ from tests.guard_instructions import SIZES, STEPS
 from tests.helpers import REPOSITORY
 
 __all__ = [
-    "BASELINE", "complaints", "counts", "counts_of_tensors", "identity", "instructions", "measured_elsewhere", "version",
+    "BASELINE", "complaints", "counts", "counts_of_tensors", "identity", "instructions", "measured_elsewhere", "pure",
+    "version",
 ]  # fmt: skip
 
 BASELINE = Path(__file__).with_name("guard.json")
@@ -67,7 +68,7 @@ VERBS: dict[str, Callable[[Any], Any]] = {"deepcopy": safepickle.deepcopy, "dump
 
 
 def version() -> str:
-    return "%d.%d" % sys.version_info[:2]
+    return f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def identity() -> str:
