@@ -245,6 +245,10 @@ def failure(error: BaseException) -> str:
 # -- timing ------------------------------------------------------------------------------------------------------------
 
 
+#: Seconds. What takes longer is not called once more to warm up, and gets fewer rounds.
+LONG = 1.0
+
+
 def rotations(names: Sequence[str], rounds: int) -> list[list[str]]:
     """Return the order of each round: every alternative takes every place in turn."""
     shifts = (turn % len(names) for turn in range(rounds))
@@ -281,8 +285,9 @@ def interleave(
     collecting = time.perf_counter() - started
     for name, function in functions.items():
         try:
-            function()
             first[name] = _time(function, 1, settings, clock, synchronize)
+            if first[name] < LONG:
+                first[name] = _time(function, 1, settings, clock, synchronize)
         except Exception as error:
             if failures is None:
                 raise
@@ -292,7 +297,8 @@ def interleave(
     fastest = max(min(first.values(), default=1.0), 1e-7)
     number = max(1, min(2_000, math.ceil(2e-4 / fastest)))
     one_round = sum(first.values()) * number + collecting * len(first) + 1e-3
-    rounds = max(settings.fewest, min(settings.rounds, int(settings.budget / one_round)))
+    fewest = settings.fewest if one_round < LONG else 3
+    rounds = max(fewest, min(settings.rounds, int(settings.budget / one_round)))
     times: dict[str, list[float]] = {name: [] for name in working}
     for order in rotations(list(working), rounds):
         for name in order:

@@ -110,7 +110,7 @@ def peak(name: str, device: Any, quick: bool) -> float:
         result = copier(obj)
         most = peak_resident() - before
     del result
-    return most / models.tensor_bytes(obj)
+    return float(most / models.tensor_bytes(obj))
 
 
 def reset_peak_resident() -> None:

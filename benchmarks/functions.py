@@ -71,7 +71,7 @@ class HandWritten:
 
 
 #: name -> an object whose attribute `function` is a `tf.function` of that kind.
-KINDS = {
+KINDS: dict[str, Any] = {
     "importable tf.function": lambda: Holder(layers),
     "closure tf.function": lambda: Holder(scaled(1.5)),
     "tf.function of a method": Network,

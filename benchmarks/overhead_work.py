@@ -189,11 +189,12 @@ def _references(group: str, found: dict[str, Any], quick: bool) -> list[dict[str
     for task, obj in found.items():
         held, empty = [obj], [None]
         written, nothing = safepickle.dumps(held), safepickle.dumps(empty)
-        for verb, function, arguments in (
+        verbs: tuple[tuple[str, Callable[[Any], Any], tuple[Any, Any]], ...] = (
             ("dumps", safepickle.dumps, (held, empty)),
             ("deepcopy", safepickle.deepcopy, (held, empty)),
             ("loads", safepickle.loads, (written, nothing)),
-        ):
+        )
+        for verb, function, arguments in verbs:
             with_it, without = (partial(function, argument) for argument in arguments)
             times = interleave({"with it": with_it, "without": without}, settings)
             cost = [one - none for one, none in zip(times["with it"], times["without"], strict=True)]

@@ -149,8 +149,8 @@ def show(title: str, rows: Sequence[Row]) -> None:
             colour = {True: "[green]", False: "[red]", None: ""}[met]
             printed.add_row(*line[:-1], colour + line[-1] if table.columns[-1] == "goal" else line[-1])
         console.print(printed)
-    for line in failures(rows):
-        console.print(f"  {line}", highlight=False)
+    for told in failures(rows):
+        console.print(f"  {told}", highlight=False)
 
 
 def failures(rows: Iterable[Row]) -> list[str]:
@@ -173,4 +173,4 @@ def markdown(table: Table) -> str:
     """The table in Markdown, without its title."""
     rule = ["---"] + ["---:" if column != "goal" else "---" for column in table.columns[1:]]
     lines: list[list[str]] = [table.columns, rule, *table.lines]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in lines)

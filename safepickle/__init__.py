@@ -9,8 +9,15 @@ from __future__ import annotations
 
 import copy as _copy
 import pickle as _pickle
-from pickle import *  # noqa: F403
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+import typing as _typing
+
+if _typing.TYPE_CHECKING:  # which keeps the first of two definitions of a name: only what is not defined anew below
+    from pickle import DEFAULT_PROTOCOL as DEFAULT_PROTOCOL
+    from pickle import HIGHEST_PROTOCOL as HIGHEST_PROTOCOL
+    from pickle import PickleBuffer as PickleBuffer
+    from pickle import PickleError as PickleError
+else:
+    from pickle import *  # noqa: F403
 
 from .copier import *  # noqa: F403
 from .copier import copy as copy
@@ -36,7 +43,7 @@ Error = error = _copy.Error
 _names = {*_pickle.__all__, *_copy.__all__, "error"}
 __version__ = "0.1.0"
 
-if _TYPE_CHECKING:
+if _typing.TYPE_CHECKING:
     from .checks import Checked as Checked
     from .checks import CheckError as CheckError
     from .checks import check as check
