@@ -84,10 +84,10 @@ def render(results: Path) -> str:
         _findings(found["cpu"]),
     ]
     parts += [_section(name, "cpu", *found["cpu"][name]) for name in SCRIPTS if name in found["cpu"]]
-    parts.append(_goals(found["cpu"]))
+    parts.append(_goals(found["cpu"]) if found["cpu"] else "")
     parts.append(_cuda(found["cuda"]))
     parts.append(HOW)
-    parts.append(_machine(found))
+    parts.append(_machine(found) if any(found.values()) else "")
     return "\n\n".join(part.strip() for part in parts if part) + "\n"
 
 
@@ -103,6 +103,8 @@ def _findings(results: Results) -> str:
     rows = [row for _, rows in results.values() for row in rows]
     goals = [(goal.met(row.samples), goal) for row in rows for goal in row.goals]
     known = [met for met, _ in goals if met is not None]
+    if not results:
+        return "Nothing has been measured yet."
     lines.append(f"- {sum(known)} of {len(known)} goals are met; [the others](#goals-that-are-not-met), with reasons.")
     return "\n".join(lines)
 
