@@ -27,5 +27,5 @@ done
 export PYTHONMALLOC=malloc ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 PYTHONPATH=$where
 LD_PRELOAD="$("$cc" -print-file-name=libasan.so) $("$cc" -print-file-name=libubsan.so)" \
     "$python" -m pytest -q -p no:cacheprovider tests/test_native.py tests/compliance/test_copy_suite.py \
-    tests/test_pickler.py tests/compliance/test_pickle_suite.py \
+    tests/test_pickler.py tests/test_plain_instances.py tests/compliance/test_pickle_suite.py \
     --deselect tests/test_native.py::test_the_memory_of_the_process_stays_flat "$@"

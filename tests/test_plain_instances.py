@@ -759,6 +759,50 @@ def test_the_protocol_is_read_as_the_standard_library_reads_it(protocol, options
     assert outcome(safepickle.dumps) == outcome(pickle.dumps)
 
 
+# -- plain data --------------------------------------------------------------------------------------------------------
+
+LEAVES = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.complex_numbers(allow_nan=False),
+    st.text(max_size=3), st.binary(max_size=3), st.sampled_from([500, 5_000, 70_000]).map(lambda size: "x" * size),
+    st.sampled_from([500, 70_000]).map(bytes), st.binary(max_size=3).map(bytearray),
+)  # fmt: skip
+DATA = st.recursive(
+    LEAVES,
+    lambda parts: st.one_of(
+        st.lists(parts),
+        st.lists(parts).map(tuple),
+        st.dictionaries(st.text(max_size=2), parts),
+        st.lists(parts, max_size=3).map(lambda items: items * 30),
+        st.frozensets(st.integers(), max_size=3),
+        st.sets(st.text(max_size=1), max_size=3),
+    ),
+    max_leaves=20,
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@given(DATA, st.sampled_from(PROTOCOLS))
+def test_plain_data_has_the_standard_librarys_bytes(data, protocol):
+    assert safepickle.dumps(data, protocol) == pickle.dumps(data, protocol)
+
+
+@pytest.mark.parametrize("before", [[], ["x" * 1000] * 200, [1] * 200, {"a": ("x" * 70_000, [])}])
+def test_an_object_with_a_rule_is_found_among_plain_data(before):
+    safepickle.register(Entered, by_method)
+    try:
+        for data in ([before, Entered()], (before, {"it": Entered()}), {Entered(): before}):
+            assert b"rebuilt" in safepickle.dumps(data)
+    finally:
+        safepickle.unregister(Entered)
+
+
+def test_plain_data_too_deep_for_the_stack():
+    data = []
+    for _ in range(20_000):
+        data = [data]
+    assert pickle.loads(safepickle.dumps(data)) is not None
+
+
 # -- memory ------------------------------------------------------------------------------------------------------------
 
 
@@ -816,6 +860,17 @@ def test_memory_stays_flat():
         print(tracemalloc.get_traced_memory()[0] - before)
     """
     assert int(run_python(code)) < 20_000
+
+
+@every_protocol
+def test_a_small_dump_takes_little_memory_after_a_large_one(protocol):
+    safepickle.dumps([Plain(x="x" * 10_000_000), Plain()], protocol)
+    tracemalloc.start()
+    try:
+        safepickle.dumps([Plain(x=1)], protocol)
+        assert tracemalloc.get_traced_memory()[1] < 500_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_large_dump_leaves_little_behind():

@@ -72,6 +72,7 @@ def test_loading_from_a_file_takes_little_more_than_the_object(by, tmp_path):
 
 def test_the_pickle_in_memory_takes_little_more_than_its_length(tmp_path):
     peaks = peaks_of("data = safepickle.dumps(obj, 5)", cwd=tmp_path)
+    assert peaks.pop("many") < 1.6  # the standard library's own dumps, which is faster for such
     assert {name: peak for name, peak in peaks.items() if peak > 1.2} == {}
 
 

@@ -89,6 +89,7 @@ static PyObject *spare_function;     /* pickler._spare(sink, protocol): a pickle
 static PyObject *failed_function;    /* pickler._failed(pickler, error, obj): raises, or has written it in another way */
 static PyObject *newobj_function;    /* copyreg.__newobj__ */
 static PyObject *dispatch_table;     /* copyreg.dispatch_table */
+static PyObject *dumps_function; /* that of the C pickler */
 static PyObject *dump_method, *clear_memo_method; /* of pickle.Pickler */
 static PyObject *name_cloudpickle, *name_by_value_modules, *name_module, *name_qualname;
 static PyObject *name_reduce_ex, *name_getstate, *name_way_for, *name_reducer_override, *name_root, *name_memo;
@@ -826,6 +827,93 @@ static PyTypeObject SinkType = {
     .tp_doc = "A file in memory.",
 };
 
+/* ---- plain data --------------------------------------------------------------------------------------------------------------------------- */
+
+/* A pickler with a file, as every one with an override is, copies what it writes once more than pickle.dumps does. That is most of the time
+ * where strings are long, but not so long that they go to the file as they are. So objects are looked through for anything that the override
+ * would be asked about, as long as that costs next to nothing: as long as there are few of them, or many bytes in each. */
+typedef struct {
+    size_t objects, bytes;
+} Look;
+
+#define FEW_OBJECTS 64
+#define MANY_BYTES 256 /* in an object, on an average */
+#define GOES_AS_IT_IS (1 << 16)
+#define MOST_LEVELS 20
+
+static int only_data(Look *look, PyObject *x, int level);
+
+static int
+only_data_in(Look *look, PyObject *const *items, Py_ssize_t count, int level)
+{
+    for (Py_ssize_t i = 0; i < count; i++) {
+        if (!only_data(look, items[i], level)) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Whether an object is made of builtin containers and values that the C pickler writes without asking. Runs no Python code. */
+static int
+only_data(Look *look, PyObject *x, int level)
+{
+    PyTypeObject *type = Py_TYPE(x);
+    if (++look->objects > FEW_OBJECTS && look->bytes < look->objects * MANY_BYTES) {
+        return 0;
+    }
+    Py_ssize_t size = 0;
+    if (type == &PyUnicode_Type) {
+        size = PyUnicode_GET_LENGTH(x);
+    }
+    else if (type == &PyBytes_Type) {
+        size = PyBytes_GET_SIZE(x);
+    }
+    else if (type == &PyLong_Type || type == &PyFloat_Type || type == &PyBool_Type || x == Py_None) {
+        return 1;
+    }
+    else if (level >= MOST_LEVELS) {
+        return 0;
+    }
+    else if (type == &PyList_Type) {
+        return only_data_in(look, ((PyListObject *)x)->ob_item, PyList_GET_SIZE(x), level + 1);
+    }
+    else if (type == &PyTuple_Type) {
+        return only_data_in(look, ((PyTupleObject *)x)->ob_item, PyTuple_GET_SIZE(x), level + 1);
+    }
+    else if (type == &PyDict_Type) {
+        Py_ssize_t at = 0;
+        PyObject *key, *value;
+        while (PyDict_Next(x, &at, &key, &value)) {
+            if (!only_data(look, key, level + 1) || !only_data(look, value, level + 1)) {
+                return 0;
+            }
+        }
+        return 1;
+    }
+    else {
+        return 0;
+    }
+    look->bytes += size;
+    return size < GOES_AS_IT_IS;
+}
+
+/* The pickle of plain data; NULL without an exception where it is not known to be that, or its pickler fails. */
+static PyObject *
+dumps_data(PyObject *obj, PyObject *protocol)
+{
+    Look look = {0, 0};
+    if (!only_data(&look, obj, 0)) {
+        return NULL;
+    }
+    PyObject *arguments[] = {obj, protocol};
+    PyObject *data = PyObject_Vectorcall(dumps_function, arguments, 2, NULL);
+    if (data == NULL && PyErr_ExceptionMatches(PyExc_Exception)) {
+        PyErr_Clear(); /* it fails once more, and is told where */
+    }
+    return data;
+}
+
 /* ---- dumps ------------------------------------------------------------------------------------------------------------------------------ */
 
 /* A pickler that no dump uses, and what belongs to it. */
@@ -881,6 +969,9 @@ spare_make(Spare *spare, long protocol)
 
 /* Above this many bytes the memo may have grown: clearing it takes as long as it is large, and would do so after each small dump to come. */
 #define SMALL 256
+/* Above this many, where there are no frames, the pickler's buffer has: it would be as large for each small dump to come. */
+#define LARGE_WITHOUT_FRAMES (1 << 16)
+#define FIRST_WITH_FRAMES 4
 
 /* Forget the dump, and keep the pickler for the next one if it is as it was. */
 static void
@@ -901,7 +992,7 @@ spare_return(Spare *spare, long protocol, Py_ssize_t written)
         PyErr_Clear(); /* the pickle is written */
     }
     /* One reference is ours and one the override's: a rule that kept the pickler, or left something on it, has it. */
-    good = good && Py_REFCNT(spare->pickler) == 2 && PyDict_GET_SIZE(spare->attributes) == spare->count;
+    good = good && (protocol >= FIRST_WITH_FRAMES || written <= LARGE_WITHOUT_FRAMES) && Py_REFCNT(spare->pickler) == 2 && PyDict_GET_SIZE(spare->attributes) == spare->count;
     if (good && spares[protocol].pickler == NULL) {
         spares[protocol] = *spare;
     }
@@ -972,6 +1063,12 @@ pickling_dumps(PyObject *module, PyObject *const *args, Py_ssize_t count)
         }
         if (protocol < 0) {
             protocol = highest_protocol;
+        }
+    }
+    if (protocol >= FIRST_WITH_FRAMES) {
+        PyObject *data = dumps_data(args[0], args[1]);
+        if (data != NULL || PyErr_Occurred()) {
+            return data;
         }
     }
     if (refresh() < 0) {
@@ -1058,11 +1155,13 @@ pickling_setup(PyObject *module, PyObject *args)
     static const char *const of_copyreg[] = {"__newobj__", "dispatch_table", NULL};
     PyObject **const copyreg_slots[] = {&newobj_function, &dispatch_table};
     PyObject *base = NULL, *numbers[2] = {NULL, NULL};
+    static const char *const of_c_pickle[] = {"dumps", NULL}; /* pickle.dumps may be somebody's replacement, even ours */
+    PyObject **const c_pickle_slots[] = {&dumps_function};
     static const char *const of_references[] = {"_importable_cache", NULL};
     PyObject **const reference_slots[] = {&importable_modules};
     static const char *const of_pickle[] = {"Pickler", "DEFAULT_PROTOCOL", "HIGHEST_PROTOCOL", NULL};
     PyObject **const pickle_slots[] = {&base, &numbers[0], &numbers[1]};
-    int failed = take_from("copyreg", of_copyreg, copyreg_slots) < 0 || take_from("pickle", of_pickle, pickle_slots) < 0 ||
+    int failed = take_from("copyreg", of_copyreg, copyreg_slots) < 0 || take_from("_pickle", of_c_pickle, c_pickle_slots) < 0 || take_from("pickle", of_pickle, pickle_slots) < 0 ||
                  take(base, "dump", &dump_method) < 0 || take(base, "clear_memo", &clear_memo_method) < 0 ||
                  take(pickler, "_reduced", &by_rules_function) < 0 || take(pickler, "_spare", &spare_function) < 0 ||
                  take(pickler, "_failed", &failed_function) < 0 || take(registry, "refreshed", &refreshed_function) < 0 ||
