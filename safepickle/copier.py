@@ -23,6 +23,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
+from . import registry as _registry
 from ._native import core, why_python
 from .entries import foreign_entry
 from .errors import CopyError, check_reduced, reducer_failed, translate_copy_error
@@ -688,6 +689,22 @@ _SHALLOW: Final[dict[type, Callable[[Any], Any]]] = {
 }
 
 
+#: What to do with objects of builtin types that the default registry has no rules for, found out so far.
+_unruled: Final[dict[type, Callable[[Any], Any]]] = {}
+_registry.on_change.append(_unruled.clear)
+
+
+def _itself(x: Any) -> Any:
+    return x
+
+
+def _remember(cls: type, copier: Callable[[Any], Any], version: int) -> None:
+    """The answer of :func:`copy` for a type, unless a rule has come meanwhile, or may come."""
+    with _registry._lock:
+        if version == default_registry._version and default_registry._cache.get(cls) is not None:
+            _unruled[cls] = copier
+
+
 def copy(x: Any, *, registry: Registry | None = None) -> Any:
     """A shallow copy of an object.
 
@@ -698,6 +715,9 @@ def copy(x: Any, *, registry: Registry | None = None) -> Any:
     Raises:
         CopyError: the object cannot be copied.
     """
+    cls = type(x)
+    if registry is None and type(cls) is type and (known := _unruled.get(cls)) is not None:
+        return known(x)
     rules = default_registry if registry is None else registry
     rules.refresh()
     try:
@@ -710,15 +730,16 @@ def copy(x: Any, *, registry: Registry | None = None) -> Any:
 
 
 def _shallow(x: Any, registry: Registry) -> Any:
-    cls = type(x)
-    for rule in registry.rules_for(cls, "shallow"):
+    cls, version = type(x), registry._version
+    rules = registry.rules_for(cls, "shallow")
+    for rule in rules:
         y = _apply_shallow(rule, x)
         if y is not NotImplemented:
             return y
-    if cls in ATOMIC_WHEN_COPIED_ONCE:
-        return x
-    copier = _SHALLOW.get(cls)
+    copier = _itself if cls in ATOMIC_WHEN_COPIED_ONCE else _SHALLOW.get(cls)
     if copier is not None:
+        if not rules and registry is default_registry:
+            _remember(cls, copier, version)
         return copier(x)
     if issubclass(cls, type):
         return x
@@ -817,7 +838,6 @@ def _pair(item: Any) -> tuple[Any, Any]:
 
 if core is not None:
     from . import entries as _entries
-    from . import registry as _registry
     from ._native.plans import plan_for
 
     _Entry, _foreign = _entries.Entry, _entries.foreign

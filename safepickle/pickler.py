@@ -324,9 +324,11 @@ class Pickler(pickle.Pickler):
         if self._has_own_entry(cls):
             return None
         rules = self.registry.rules_for(cls, "pickle")
-        if not rules and _published(self, cls) is None:
+        published = _published(self, cls) is not None
+        if not rules and not published:
             return None
-        return lambda obj: _reduced(rules, obj, self)
+        reduce = _reduced if published else reduce_by_rules
+        return lambda obj: reduce(rules, obj, self)
 
 
 def asking(known: dict[type, Any], find: Callable[[type], Any]) -> Callable[[Any], Any]:

@@ -1318,6 +1318,19 @@ def test_a_shallow_copy_shares_the_parts():
         assert any(it is part for it in gc.get_referents(twin) + gc.get_referents(getattr(twin, "__dict__", 0)))
 
 
+@pytest.mark.parametrize("obj", [[1], {1: 2}, {1}, bytearray(b"x"), 5, "text", (1, 2)], ids=lambda x: type(x).__name__)
+def test_a_rule_for_a_builtin_type_that_comes_later_counts_in_shallow_copies_and_so_does_its_going(obj):
+    assert safepickle.copy(obj) == safepickle.copy(obj) == obj
+    safepickle.register(type(obj), lambda x: (complex, ("1j",)))
+    try:
+        assert safepickle.copy(obj, registry=Registry.empty()) == obj
+        assert safepickle.copy(obj) == 1j
+    finally:
+        safepickle.unregister(type(obj))
+    assert safepickle.copy(obj) == obj
+    assert (safepickle.copy(obj) is obj) is (copy.copy(obj) is obj)
+
+
 def test_a_shallow_copy_asks_the_methods_of_the_class_in_the_order_of_the_standard_library(monkeypatch):
     class All:
         def __copy__(self):
