@@ -6,6 +6,7 @@
 #   make sanitize  the compiled modules' tests once more, built with the address and undefined behaviour sanitizers
 #   make guard   has anything become slower? In counts; part of make test    (python -m tests.guard update)
 #   make bench   the benchmarks, into benchmarks/results/, and their page; about a quarter of an hour
+#   make proof   what each engine carries, there and back, without and with safepickle; most of an hour
 #   make clean   removes the environments and what was built
 #
 # Variables: PYTHON (which interpreter gets the frameworks), CORE_PYTHONS, PYTEST_ARGS, PIP_ARGS, BENCH_ARGS.
@@ -29,7 +30,7 @@ BIN := $(VENV)/bin
 # Errors are shown; progress and advice are not.
 PIP_INSTALL := -m pip install -qq --disable-pip-version-check -c $(CONSTRAINTS) $(PIP_ARGS)
 
-.PHONY: help demo test test-all test-core guard sanitize lint types check bench clean venv
+.PHONY: help demo test test-all test-core guard sanitize lint types check bench proof clean venv
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -84,6 +85,9 @@ check: test lint types
 
 bench: $(VENV)/installed
 	$(BIN)/python -m benchmarks all $(BENCH_ARGS)
+
+proof: $(VENV)/installed
+	$(BIN)/python -m benchmarks.engines
 
 clean:
 	rm -rf .venv .venv-* build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

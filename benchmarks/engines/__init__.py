@@ -17,7 +17,7 @@
     ``bytes``
         how much was sent there, where it arrived; ``None`` where that is not known.
     ``seconds``
-        CPU time of one trip there and back in all processes, where both directions work; else ``None``.
+        CPU time of one trip there and back in all processes, where something arrives in both directions; else ``None``.
 
     It runs in a process of its own that is killed, with all that it has started, when its time is up.
     :func:`benchmarks.engines.trips.trip` does the measuring, and most entries are a call of it.

@@ -39,7 +39,11 @@ def main() -> int:
         if absent:
             print(f"{entry}: not proven here, {', '.join(absent)} cannot be imported", file=sys.stderr)
             continue
+        known_lines = results.get(entry, {}).get("lines", [])
         results[entry] = _prove_engine(entry, options)
+        new = {line["payload"]: line for line in results[entry]["lines"]}
+        merged = {**{line["payload"]: line for line in known_lines}, **new}
+        results[entry]["lines"] = [merged[payload] for payload in PAYLOADS if payload in merged]
         if options.output is not None:
             _write(options.output, results)
     lines = [line for entry in known if entry in results for line in results[entry]["lines"]]
@@ -81,7 +85,9 @@ def _prove_engine(entry: str, options: argparse.Namespace) -> dict[str, Any]:
         line = prove(entry, payload, maker, timeout=options.timeout, repeats=repeats, environment=environment)
         lines.append(line.as_json())
     needs = [_distribution(name) for name in about(entry)[1]]
-    return {"circumstances": circumstances(*needs), "lines": lines}
+    where = circumstances(*needs)
+    when = {"date": where["date"], "commit": where["commit"]}  # lines of one engine may come from several runs
+    return {"circumstances": where, "lines": [{**line, **when} for line in lines]}
 
 
 def _distribution(module: str) -> str:

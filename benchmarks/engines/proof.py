@@ -22,7 +22,7 @@ from typing import Any
 
 from ..common import REPOSITORY
 from .processes import descendants
-from .trips import HANGS, WORKS
+from .trips import HANGS, arrived
 
 __all__ = ["Cell", "Line", "about", "missing", "prove"]
 
@@ -42,8 +42,8 @@ class Cell:
     bytes: int | None = None
     seconds: list[float] = field(default_factory=list)
 
-    def works(self) -> bool:
-        return self.there == self.back == WORKS
+    def arrived(self) -> bool:
+        return arrived(self.there) and arrived(self.back)
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Line:
     installed: Cell
 
     def ratio(self) -> float | None:
-        """The time with safepickle over that without: the median over pairs of processes; None where one fails."""
+        """The time with safepickle over that without, the median over pairs of processes; None if nothing arrives."""
         pairs = list(zip(self.installed.seconds, self.without.seconds, strict=False))
         return statistics.median(ours / theirs for ours, theirs in pairs) if pairs else None
 
@@ -99,7 +99,7 @@ def prove(
         payload: the name in the table.
         make_payload: ``"module:function"``.
         timeout: seconds for each process.
-        repeats: pairs of processes, one without and one with safepickle in turn, where the payload is carried by both;
+        repeats: pairs of processes, one without and one with safepickle in turn, where something arrives with both;
             otherwise there is one.
         environment: variables for the processes.
     """
@@ -108,7 +108,7 @@ def prove(
         return _run(entry, make_payload, how, timeout, environment)
 
     line = Line(about(entry)[0], payload, run("without"), run("with"))
-    if line.without.works() and line.installed.works():
+    if line.without.arrived() and line.installed.arrived():
         for _ in range(repeats - 1):
             for cell, how in ((line.without, "without"), (line.installed, "with")):
                 cell.seconds += run(how).seconds

@@ -21,7 +21,7 @@ from typing import Any
 
 from .processes import cpu_seconds
 
-__all__ = ["HANGS", "WORKS", "attempt", "first_line", "make", "note", "through_files", "trip", "use"]
+__all__ = ["HANGS", "WORKS", "arrived", "attempt", "first_line", "make", "note", "through_files", "trip", "use"]
 
 WORKS = "works"
 HANGS = "hangs"
@@ -80,13 +80,18 @@ def trip(
     payload = make(make_payload)
     found: dict[str, Any] = {"there": None, "back": None, "bytes": None, "seconds": None}
     found["there"] = attempt("there", lambda: there(payload))
-    if found["there"].startswith((WORKS, "silently")) and size is not None:
+    if arrived(found["there"]) and size is not None:
         found["bytes"] = size(payload)
     found["back"] = attempt("back", lambda: use(back(make_payload)))
-    if found["there"] == found["back"] == WORKS:
+    if arrived(found["there"]) and arrived(found["back"]):
         found["seconds"] = _cost(lambda: (there(payload), back(make_payload)))
     note(**found)
     return found
+
+
+def arrived(outcome: str) -> bool:
+    """Whether something has arrived, be it what was sent or not."""
+    return outcome.startswith((WORKS, "silently"))
 
 
 def attempt(direction: str, action: Callable[[], str], limit: float | None = None) -> str:
