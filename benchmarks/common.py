@@ -362,7 +362,7 @@ def in_fresh_process(
         timeout: seconds.
 
     Raises:
-        RuntimeError: the process failed; the message has the end of what it printed.
+        RuntimeError: the process failed, or ran too long; the message has the end of what it printed.
     """
     changed = {**os.environ, **_CHILDS_ENVIRONMENT, **(environment or {})}
     folders = [str(REPOSITORY), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
@@ -371,10 +371,14 @@ def in_fresh_process(
         file = Path(folder, "arguments.json")
         file.write_text(json.dumps(dict(arguments)), encoding="utf-8")
         command = [python, "-c", _CHILD, function.__module__, function.__name__, str(file)]
-        done = subprocess.run(command, env=changed, cwd=folder, capture_output=True, text=True, timeout=timeout)
+        what = f"{function.__module__}.{function.__name__}"
+        try:
+            done = subprocess.run(command, env=changed, cwd=folder, capture_output=True, text=True, timeout=timeout)
+        except subprocess.TimeoutExpired:
+            raise RuntimeError(f"{what} ran longer than {timeout:.0f} s") from None
         if done.returncode:
-            what = f"{function.__module__}.{function.__name__} failed with status {done.returncode}"
-            raise RuntimeError(f"{what}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}")
+            printed = f"{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
+            raise RuntimeError(f"{what} failed with status {done.returncode}\n{printed}")
         return json.loads(file.read_text(encoding="utf-8"))
 
 

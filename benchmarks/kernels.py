@@ -104,6 +104,10 @@ class HandWritten:
         self.kernel = anew(KINDS[self.kind].make())
 
 
+def _tiles(meta: dict[str, int]) -> tuple[int, int]:
+    return triton.cdiv(256, meta["BLOCK_M"]), triton.cdiv(256, meta["BLOCK_N"])
+
+
 def _matrices(torch: Any) -> list[Any]:
     return [torch.ones(256, 256, device="cuda") for _ in range(3)]
 
@@ -117,7 +121,7 @@ class Kind:
         pointers: how many arguments are pointers to float32; the rest of the arguments is `size`.
         size: the number among the arguments.
         constants: what is given by name.
-        grid: how many programs.
+        grid: how many programs, or a function of the constants that says so.
         configurations: how many kernels its first launch compiles.
         arrays: the arguments for a real launch.
     """
@@ -126,7 +130,7 @@ class Kind:
     pointers: int
     size: int
     constants: dict[str, int]
-    grid: tuple[int, ...]
+    grid: Any
     configurations: int
     arrays: Callable[[Any], list[Any]]
 
@@ -138,5 +142,5 @@ KINDS: dict[str, Kind] = {
     "closure": Kind(
         lambda: scaled(1.5), 2, 65_536, {"BLOCK": 256}, (256,), 1, lambda torch: _matrices(torch)[:2]
     ),
-    "autotune stack": Kind(lambda: matmul, 3, 256, {}, (8, 8), len(CONFIGS), _matrices),
+    "autotune stack": Kind(lambda: matmul, 3, 256, {}, _tiles, len(CONFIGS), _matrices),
 }

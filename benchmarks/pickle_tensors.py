@@ -17,7 +17,7 @@ import safepickle
 from benchmarks import models
 from benchmarks.common import Goal, Row, Settings, at_most, interleave, part_of
 from benchmarks.copy_graphs import PROTOCOL
-from benchmarks.copy_models import peak_resident, reset_peak_resident
+from benchmarks.copy_models import clocks, peak_resident, reset_peak_resident
 from benchmarks.pickle_work import pickled, picklers
 
 __all__ = ["BY_FILE", "in_band", "many", "memory_read", "memory_written", "out_of_band"]
@@ -68,7 +68,7 @@ def many(task: str, device: Any, quick: bool) -> list[dict[str, Any]]:
     make, size, dumps, loads = models.PAYLOADS[task]
     obj = make(settings.size(size), device)
     goals = [part_of(dumps, "pickle")], [part_of(loads, "pickle")]
-    return pickled(task, obj, modules_for_tensors(), *goals, settings, what="tensors")
+    return pickled(task, obj, modules_for_tensors(), *goals, settings, "tensors", clocks(device))
 
 
 def in_band(size: int, device: Any, quick: bool) -> list[dict[str, Any]]:
@@ -82,7 +82,8 @@ def in_band(size: int, device: Any, quick: bool) -> list[dict[str, Any]]:
         modules["numpy"] = Numpy
         if not quick:
             goals = [part_of(IN_BAND_GOAL, "numpy")]
-    return pickled(f"{_megabytes(size)}, in-band", obj, modules, goals, goals, settings, what="one tensor")
+    task = f"{_megabytes(size)}, in-band"
+    return pickled(task, obj, modules, goals, goals, settings, "one tensor", clocks(device))
 
 
 def out_of_band(size: int, quick: bool) -> list[dict[str, Any]]:

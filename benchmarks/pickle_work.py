@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -79,8 +79,12 @@ def pickled(
     loads_goals: list[Goal],
     settings: Settings,
     what: str = "objects",
+    timing: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
-    """The rows about one object: dumps, loads, the size of the pickles. Each module loads what it has written."""
+    """The rows about one object: dumps, loads, the size of the pickles. Each module loads what it has written.
+
+    `timing` says which clock tells the time, where it is not the default of `interleave`.
+    """
     data: dict[str, bytes] = {}
     failures: dict[str, str] = {}
     for name, module in modules.items():
@@ -89,11 +93,13 @@ def pickled(
         except Exception as error:
             failures[name] = failure(error)
     facts = {"bytes": len(data["pickle"])}
-    dumps = interleave({name: _dumping(modules[name], obj) for name in data}, settings)
-    loads = interleave({name: partial(modules[name].loads, data[name]) for name in data}, settings)
+    timing = timing or {}
+    dumps = interleave({name: _dumping(modules[name], obj) for name in data}, settings, **timing)
+    loads = interleave({name: partial(modules[name].loads, data[name]) for name in data}, settings, **timing)
+    told: dict[str, Any] = {"facts": facts, "failures": failures, "clock": "wall" if timing else "CPU"}
     return [
-        Row(f"dumps, {what}", task, dumps, "pickle", dumps_goals, facts=facts, failures=failures).as_json(),
-        Row(f"loads, {what}", task, loads, "pickle", loads_goals, facts=facts, failures=failures).as_json(),
+        Row(f"dumps, {what}", task, dumps, "pickle", dumps_goals, **told).as_json(),
+        Row(f"loads, {what}", task, loads, "pickle", loads_goals, **told).as_json(),
         size_row(what, task, data).as_json(),
     ]
 
