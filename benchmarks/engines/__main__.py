@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ PAGE = REPOSITORY / "docs" / "engines" / "README.md"
 
 def main() -> int:
     options = _arguments()
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(1))  # the cell that runs is ended on the way out
     known = entries()
     wanted = options.engines or known
     unknown = [name for name in wanted if name not in known]
