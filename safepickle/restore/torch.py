@@ -7,6 +7,7 @@ import sys
 import weakref
 from typing import Any
 
+from .. import locations
 from .._native import core
 from ..errors import UnpicklingError
 from .checks import _check
@@ -56,7 +57,7 @@ def torch_tensor(
         _check(dtype, torch.dtype, "the type of a tensor's elements")
         _check(size, tuple, "the size of a tensor")
     tensor = None
-    if type(data) is bytes and stride is None and options is None and size:
+    if type(data) is bytes and stride is None and options is None and size and locations.current() is None:
         tensor = _torch_whole(data, dtype, size)
     if tensor is None:
         tensor = _torch_view(data, dtype, size, stride, offset, options or {})
@@ -144,6 +145,8 @@ def torch_uninitialized(cls: Any, requires_grad: bool, device: str, dtype: Any) 
     import torch
 
     _check_torch_class(cls, torch.nn.parameter.UninitializedTensorMixin)
+    if locations.current() is not None:
+        device = _torch_located(torch.UntypedStorage(0, device="cpu"), device).device
     return cls(requires_grad=requires_grad, device=device, dtype=dtype)
 
 
@@ -224,15 +227,40 @@ def _torch_place(storage: Any, options: dict[str, Any], dtype: Any) -> Any:
 
     if dtype is not None and options.get("byteorder", "little") != sys.byteorder:
         storage.byteswap(dtype)
-    device = options.get("device")
-    if device is None:
-        return storage
+    return _torch_located(storage, options.get("device", "cpu"))
+
+
+def _torch_located(storage: Any, device: str) -> Any:
+    """The storage, which is on the CPU, where the load that is running says, or on the device that it was on.
+
+    Raises:
+        UnpicklingError: that device is not here.
+    """
+    import torch
+
     _check(device, str, "the name of a device")
+    wanted = locations.current()
+    if wanted is None and device == "cpu":
+        return storage
+    place = torch.serialization.default_restore_location
+    if isinstance(wanted, dict):
+        device = wanted.get(device, device)
+    elif isinstance(wanted, (str, torch.device)):
+        device = str(wanted)
+    elif wanted is not None:
+        if not callable(wanted):
+            raise TypeError(
+                f"map_location must be a device, its name, a dictionary or a function, not {type(wanted).__qualname__}"
+            )
+        placed = wanted(storage, device)
+        if placed is not None:
+            return getattr(placed, "_untyped_storage", placed)
     try:
-        return torch.serialization.default_restore_location(storage, device)
+        return place(storage, str(device))
     except RuntimeError as error:
         raise UnpicklingError(
-            f"this pickle holds a tensor that was on the device {device!r}, which is not here: {error}"
+            f"this pickle holds a tensor that goes to the device {str(device)!r}, which is not here ({error}): say "
+            "where it shall go, as in safepickle.loads(data, map_location='cpu')"
         ) from error
 
 

@@ -1,0 +1,36 @@
+"""Where do tensors go that a pickle holds, while a load says that they go somewhere else?
+
+A load with a ``map_location`` enters it here for as long as it runs, in its own context (thread, task). What a pickle
+calls for tensors looks here.
+"""
+
+from __future__ import annotations
+
+import contextvars
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+__all__ = ["current", "mapped"]
+
+#: How many loads with a ``map_location`` are running, in all threads: as long as there are none nobody needs to look.
+_running = 0
+_current: contextvars.ContextVar[Any] = contextvars.ContextVar("map_location", default=None)
+
+
+@contextmanager
+def mapped(map_location: Any) -> Iterator[None]:
+    """Within this, tensors go where ``map_location`` says."""
+    global _running
+    token = _current.set(map_location)
+    _running += 1
+    try:
+        yield
+    finally:
+        _running -= 1
+        _current.reset(token)
+
+
+def current() -> Any:
+    """The ``map_location`` of the load that is running; ``None`` where each tensor goes to the device it was on."""
+    return _current.get() if _running else None
