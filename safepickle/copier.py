@@ -19,7 +19,6 @@ import operator
 import sys
 import types
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Generator
 from typing import Any, Final
 
@@ -28,8 +27,8 @@ from ._native import core, why_python
 from .entries import foreign_entry
 from .errors import CopyError, check_reduced, reducer_failed, translate_copy_error
 from .reachability import Plan
-from .references import find, static_vars
-from .registry import Registry, Rule, Share, default_registry, known_by_identity, refreshed
+from .references import find
+from .registry import Registry, Rule, Share, default_registry, is_concerned, known_by_identity, refreshed
 
 __all__ = ["copy", "deepcopy", "replace"] if hasattr(_stdlib, "replace") else ["copy", "deepcopy"]
 
@@ -453,7 +452,7 @@ def _handler_for(cls: type, registry: Registry) -> Callable[[Any, Memo, Any], An
 
     def by_rules(x: Any, memo: Memo, handlers: _Handlers) -> Any:
         for rule in rules:
-            if rule.concerns and not _is_concerned(x, rule.concerns):
+            if rule.concerns and not is_concerned(x, rule.concerns):
                 continue
             y = _apply(rule, x, memo, handlers)
             if y is not NotImplemented:
@@ -462,16 +461,6 @@ def _handler_for(cls: type, registry: Registry) -> Callable[[Any, Memo, Any], An
 
     by_rules.rules = rules  # type: ignore[attr-defined]
     return by_rules
-
-
-def _is_concerned(x: Any, names: tuple[str, ...]) -> bool:
-    """Whether an object has one of the attributes by which a rule sees that it has something to say."""
-    attributes = static_vars(x)
-    for name in names:
-        value = attributes.get(name)
-        if value is not None and (value or type(value) not in (dict, OrderedDict)):
-            return True
-    return False
 
 
 def _apply(rule: Rule, x: Any, memo: Memo, handlers: _Handlers) -> Any:

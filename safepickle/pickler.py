@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 from ._native import pickling, why_python
 from .entries import Entry, foreign
 from .errors import check_reduced, reducer_failed, translate_pickling_error
-from .registry import Registry, Rule, default_registry, known_by_identity
+from .registry import Registry, Rule, default_registry, is_concerned, known_by_identity
 
 if TYPE_CHECKING:
     from .sources import ByValue
@@ -315,10 +315,11 @@ class Pickler(pickle.Pickler):
     def _way_for(self, cls: type) -> tuple[Any, ...]:
         """What the compiled module asks, which then does as :meth:`_answer_for` says, and reduces plain instances."""
         rules = self.registry.rules_for(cls, "pickle")
-        asks = not self._has_own_entry(cls) and (bool(rules) or _published(self, cls) is not None)
+        alone = _published(self, cls) is None
+        asks = not self._has_own_entry(cls) and (bool(rules) or not alone)
         table = getattr(self, "dispatch_table", None)
         plain = not asks and (table is None or not _is_in(table, cls))  # ``None`` is an entry, and an error
-        return way_for(cls, self.registry, _ways, rules if asks else None, plain=plain)
+        return way_for(cls, self.registry, _ways, rules if asks else None, plain=plain, alone=alone)
 
     def _answer_for(self, cls: type) -> Callable[[Any], Any] | None:
         if self._has_own_entry(cls):
@@ -398,6 +399,8 @@ def reduce_by_rules(rules: tuple[Rule, ...], obj: Any, pickler: Any) -> Any:
     """
     for rule in rules:
         assert rule.reduce is not None
+        if rule.concerns and not is_concerned(obj, rule.concerns):
+            continue
         try:
             reduced = rule.reduce(obj, pickler) if rule.with_pickler else rule.reduce(obj)
         except Exception as error:

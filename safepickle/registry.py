@@ -16,6 +16,7 @@ import sys
 import threading
 import warnings
 import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Literal, NamedTuple, TypeVar, overload
 
@@ -144,6 +145,16 @@ class Rule(NamedTuple):
 
     def __str__(self) -> str:
         return f"rule for {self.target} (from {self.origin})"
+
+
+def is_concerned(x: Any, names: tuple[str, ...]) -> bool:
+    """Whether an object has one of the attributes by which a rule sees that it has something to say."""
+    attributes = static_vars(x)
+    for name in names:
+        value = attributes.get(name)
+        if value is not None and (value or type(value) not in (dict, OrderedDict)):
+            return True
+    return False
 
 
 def _type_name(cls: type) -> str:

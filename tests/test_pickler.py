@@ -26,6 +26,7 @@ import threading
 import types
 import uuid
 import weakref
+from collections import OrderedDict
 
 import pytest
 
@@ -1415,3 +1416,43 @@ def test_a_closure_over_self_is_bound_to_the_restored_object(tmp_path):
     assert restored.read() == "changed"
     assert thing.read() == [1]
     fresh_load(safepickle.dumps([lambda: 5]), "assert obj[0]() == 5", tmp_path)
+
+
+def ordered_examples():
+    """Ordered dictionaries with and without items and attributes, and one that holds itself."""
+    marked, circular = OrderedDict(), OrderedDict(a=1)
+    marked.note = "set from outside"
+    circular["me"] = circular
+    shared = OrderedDict()
+    some = [OrderedDict(), OrderedDict(a=1, b=[2]), [shared, shared, OrderedDict()]]
+    return [*some, marked, {"hooks": OrderedDict()}, circular]
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_ordered_dictionaries_are_written_as_the_standard_library_does(protocol):
+    for example in ordered_examples():
+        assert safepickle.dumps(example, protocol) == pickle.dumps(example, protocol)
+
+
+def test_an_entry_of_copyreg_for_ordered_dictionaries_is_used():
+    copyreg.pickle(OrderedDict, lambda mapping: (dict, (list(mapping.items()),)))
+    try:
+        assert type(safepickle.loads(safepickle.dumps(OrderedDict(a=1)))) is dict
+    finally:
+        del copyreg.dispatch_table[OrderedDict]
+    assert type(safepickle.loads(safepickle.dumps(OrderedDict(a=1)))) is OrderedDict
+
+
+class Marked:
+    """Has a rule that waits for a mark."""
+
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+
+def test_a_rule_that_waits_for_attributes_is_asked_where_they_are_set():
+    rules = safepickle.Registry()
+    rules.add(Marked, lambda obj: (Marked, (), {"by": "rule"}), concerns=("mark",))
+    for attributes, by in (({}, None), ({"mark": None}, None), ({"mark": {}}, None), ({"mark": 1}, "rule")):
+        back = pickle.loads(safepickle.dumps(Marked(**attributes), registry=rules))
+        assert getattr(back, "by", None) == by

@@ -58,6 +58,8 @@ typedef enum {
     WAY_PLAIN,        /* an instance of a dictionary and slots and nothing else */
     WAY_RULES,        /* rules of the registry are asked */
     WAY_NAMED,        /* the same, but for what its own name leads to */
+    WAY_CONCERNED,    /* the same, if an object has attributes that concern the rules: see Rule.concerns */
+    WAY_ORDERED,      /* a collections.OrderedDict */
 } Way;
 
 /* How objects of one type are reduced. */
@@ -66,8 +68,8 @@ typedef struct {
     unsigned int version;
     int has_dict;
     Way way;
-    PyObject *rules;     /* WAY_RULES, WAY_NAMED: a tuple of rules */
-    PyObject *names;     /* WAY_PLAIN: a tuple of the names of the slots, the objects that the standard library uses */
+    PyObject *rules;     /* WAY_RULES, WAY_NAMED, WAY_CONCERNED: a tuple of rules */
+    PyObject *names;     /* WAY_PLAIN: a tuple of the names of the slots, the objects that the standard library uses; WAY_CONCERNED: of attributes */
     PyObject *offsets;   /* where the slots are: bytes that hold as many Py_ssize_t */
 } Plan;
 
@@ -190,9 +192,13 @@ plan_make(Plan *plan, PyTypeObject *type, PyObject *pickler, int *kept)
     plan->type = type;
     plan->way = (Way)way;
     int failed = 0;
-    if (plan->way == WAY_RULES || plan->way == WAY_NAMED) {
+    if (plan->way == WAY_RULES || plan->way == WAY_NAMED || plan->way == WAY_CONCERNED) {
         Py_INCREF(rules);
         plan->rules = rules;
+    }
+    if (plan->way == WAY_CONCERNED) {
+        Py_INCREF(names);
+        plan->names = names;
     }
     else if (plan->way == WAY_PLAIN) {
         if (PyTuple_GET_SIZE(names) != PyTuple_GET_SIZE(members)) {
@@ -436,6 +442,54 @@ is_named(PyObject *obj)
     return named;
 }
 
+/* ---- ordered dictionaries, and what rules need not be asked about ----------------------------------------------------------------------- */
+
+/* What OrderedDict.__reduce__ says, without the empty parts at its end. That asks copyreg for the slots of the class, each time. */
+static PyObject *
+reduce_ordered(PyObject *obj)
+{
+    PyObject **attributes = _PyObject_GetDictPtr(obj);
+    if (attributes == NULL || (*attributes != NULL && PyDict_GET_SIZE(*attributes) > 0)) {
+        Py_RETURN_NOTIMPLEMENTED;
+    }
+    PyObject *nothing = PyTuple_New(0), *reduced = NULL;
+    if (nothing != NULL && PyDict_GET_SIZE(obj) == 0) {
+        reduced = PyTuple_Pack(2, Py_TYPE(obj), nothing);
+    }
+    else if (nothing != NULL) {
+        PyObject *items = PyObject_CallMethod(obj, "items", NULL), *iterator = items == NULL ? NULL : PyObject_GetIter(items);
+        if (iterator != NULL) {
+            reduced = PyTuple_Pack(5, Py_TYPE(obj), nothing, Py_None, Py_None, iterator);
+        }
+        Py_XDECREF(items);
+        Py_XDECREF(iterator);
+    }
+    Py_XDECREF(nothing);
+    return reduced;
+}
+
+/* Whether an object has one of the attributes, and not None or an empty dictionary; -1 with an exception. */
+static int
+is_concerned(PyObject *obj, PyObject *names)
+{
+    PyObject *dict = PyObject_GenericGetDict(obj, NULL);
+    if (dict == NULL) {
+        return -1;
+    }
+    int concerned = 0;
+    for (Py_ssize_t i = 0; !concerned && i < PyTuple_GET_SIZE(names); i++) {
+        PyObject *found = PyDict_GetItemWithError(dict, PyTuple_GET_ITEM(names, i));
+        if (found == NULL) {
+            concerned = PyErr_Occurred() ? -1 : 0;
+            continue;
+        }
+        int is_dict = PyDict_CheckExact(found) || Py_TYPE(found) == &PyODict_Type;
+        concerned = found != Py_None && !(is_dict && PyDict_GET_SIZE(found) == 0);
+    }
+    Py_DECREF(dict);
+    return concerned;
+}
+
 /* ---- the override ------------------------------------------------------------------------------------------------------------------- */
 
 /* What the C pickler calls for each object, for the length of one dump. */
@@ -456,6 +510,17 @@ reduce_by_plan(Override *override, Plan *plan, PyObject *obj)
     }
     if (plan->way == WAY_STANDARD) {
         Py_RETURN_NOTIMPLEMENTED;
+    }
+    if (plan->way == WAY_ORDERED) {
+        return reduce_ordered(obj);
+    }
+    if (plan->way == WAY_CONCERNED) {
+        PyObject *names = Py_NewRef(plan->names);
+        int concerned = is_concerned(obj, names);
+        Py_DECREF(names);
+        if (concerned <= 0) {
+            return concerned < 0 ? NULL : Py_NewRef(Py_NotImplemented);
+        }
     }
     PyObject *rules = Py_NewRef(plan->rules); /* the plan may go while Python code runs */
     int named = plan->way == WAY_NAMED ? is_named(obj) : 0;
@@ -500,7 +565,7 @@ reduce_unknown(Override *override, PyObject *obj)
         fresh.version = version;
         current = generation == rules_generation && version == type_version(type);
     }
-    int standard = fresh.way == WAY_PLAIN ? plain_is_standard(override, type) : 0;
+    int standard = fresh.way == WAY_PLAIN || fresh.way == WAY_ORDERED ? plain_is_standard(override, type) : 0;
     PyObject *reduced = NULL;
     if (standard >= 0) {
         reduced = standard ? Py_NewRef(Py_NotImplemented) : reduce_by_plan(override, &fresh, obj);
@@ -523,7 +588,7 @@ override_call(PyObject *self, PyObject *const *args, size_t flags, PyObject *nam
     }
     Override *override = (Override *)self;
     Plan *plan = plan_find(override->plans, Py_TYPE(args[0]));
-    if (plan != NULL && plan->way == WAY_PLAIN) {
+    if (plan != NULL && (plan->way == WAY_PLAIN || plan->way == WAY_ORDERED)) {
         int standard = plain_is_standard(override, Py_TYPE(args[0]));
         if (standard) {
             return standard < 0 ? NULL : Py_NewRef(Py_NotImplemented);
@@ -1177,7 +1242,8 @@ pickling_setup(PyObject *module, PyObject *args)
     if (failed || take(registry, "default_registry", &default_registry) < 0) {
         return NULL;
     }
-    return Py_BuildValue("{sisisisi}", "standard", WAY_STANDARD, "plain", WAY_PLAIN, "rules", WAY_RULES, "named", WAY_NAMED);
+    return Py_BuildValue("{sisisisisisi}", "standard", WAY_STANDARD, "plain", WAY_PLAIN, "rules", WAY_RULES, "named", WAY_NAMED,
+                         "concerned", WAY_CONCERNED, "ordered", WAY_ORDERED);
 }
 
 /* ---- the module ------------------------------------------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@ It asks here once a type and keeps the answer until the type or a rule changes.
 
 from __future__ import annotations
 
+import collections
 import copyreg
 import types
 from collections.abc import Mapping
@@ -22,7 +23,7 @@ _INHERITED: Final = ("__reduce_ex__", "__reduce__", "__getattribute__", "__class
 
 
 def way_for(
-    cls: type, registry: Registry, ways: Mapping[str, int], rules: tuple[Rule, ...] | None, *, plain: bool
+    cls: type, registry: Registry, ways: Mapping[str, int], rules: tuple[Rule, ...] | None, *, plain: bool, alone: bool
 ) -> tuple[int, bool, tuple[Any, ...], bool, tuple[str, ...], tuple[Any, ...]]:
     """The way for objects of a type.
 
@@ -31,19 +32,34 @@ def way_for(
         registry: where the rules come from.
         ways: the compiled module's numbers for the ways.
         rules: the rules to ask; ``None`` where the standard library goes on by itself.
+        alone: whether the standard library goes on by itself where the rules decline.
         plain: whether there is nothing in a dispatch table about the type, so that its instances may be plain.
 
     Returns:
         The way; whether the answer may be kept; the rules; for plain instances whether they have a dictionary, and the
-        names of the slots with their member descriptors.
+        names of the slots with their member descriptors. In the place of the names, the attributes by which to see that
+        a rule has something to say.
     """
     kept = registry._cache.get(cls) is not None  # or a library is being imported, and its rules may come
     if rules is not None:
-        return ways["named" if rules and rules[0].named else "rules"], kept, rules, False, (), ()
+        concerns = _concerns(cls, rules) if alone else ()
+        way = "concerned" if concerns else "named" if rules and rules[0].named else "rules"
+        return ways[way], kept, rules, False, concerns, ()
+    if cls is collections.OrderedDict and plain:
+        return ways["ordered"], kept, (), False, (), ()
     slots = _slots_of_plain(cls) if plain else None
     if slots is None:
         return ways["standard"], kept, (), False, (), ()
     return ways["plain"], kept, (), cls.__dictoffset__ != 0, *slots
+
+
+def _concerns(cls: type, rules: tuple[Rule, ...]) -> tuple[str, ...]:
+    """The attributes that all the rules wait for; none where a rule has more to look at."""
+    if not rules or not all(rule.concerns for rule in rules) or not known_by_identity(cls) or not _has_plain_dict(cls):
+        return ()
+    if cls.__dictoffset__ == 0:
+        return ()
+    return tuple(dict.fromkeys([name for rule in rules for name in rule.concerns]))
 
 
 def _slots_of_plain(cls: type) -> tuple[tuple[str, ...], tuple[Any, ...]] | None:

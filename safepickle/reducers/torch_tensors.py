@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import copyreg
 import ctypes
+import io
 import pickle
 import sys
 import weakref
@@ -31,6 +32,7 @@ from ..copier import deepcopy, running_call
 from ..entries import foreign
 from ..errors import CopyError
 from ..registry import Registry
+from .torch_staging import Staging, Transfers
 
 __all__ = ["add_rules", "stands_aside"]
 
@@ -143,15 +145,17 @@ class _Dump:
         aside: somebody else takes care of tensors: ``torch.save``, or a dispatch table that has an entry for them.
         indirect: somebody else may take care of plain tensors (a ``reducer_override``, a user's rule): parameters hand
             theirs over.
+        staging: what brings the contents of tensors on devices, once there was one.
         owners: address of a storage -> the object that wrote its bytes, and the storage, kept alive.
     """
 
-    __slots__ = ("aside", "indirect", "owners")
+    __slots__ = ("aside", "indirect", "owners", "staging")
 
     def __init__(self, pickler: Any) -> None:
         self.aside = _has_persistent_id(pickler) or _in_dispatch_table(pickler)
         self.indirect = getattr(pickler, "overridden", False) or _user_rules(pickler.registry)
         self.owners: dict[int, tuple[Any, Any]] = {}
+        self.staging: Staging | None = None
 
 
 def _dump_of(pickler: Any) -> _Dump:
@@ -254,16 +258,46 @@ def _place(device: torch.device) -> dict[str, Any]:
 
 def _bytes_of(storage: torch.UntypedStorage, pickler: Any) -> Any:
     """The bytes of a storage; as a buffer where the protocol knows buffers and there is something to be gained."""
-    if storage.device.type != "cpu":
-        storage = storage.cpu()
-    size = storage.nbytes()
+    staging = _staging_of(storage, pickler) if storage.device.type != "cpu" else None
+    if staging is not None:
+        flat = staging.bytes_of(storage)
+    else:
+        flat = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage.cpu())
+    size = flat.numel()
     if size <= _most_in_bytes(pickler):
-        return ctypes.string_at(storage.data_ptr(), size)
-    flat = torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+        return ctypes.string_at(flat.data_ptr(), size)
     try:
-        return pickle.PickleBuffer(flat.numpy())
+        buffer = pickle.PickleBuffer(flat.numpy())
     except RuntimeError:  # torch works without numpy, and then exports its memory to nobody
-        return pickle.PickleBuffer(bytearray(ctypes.string_at(storage.data_ptr(), size)))
+        return pickle.PickleBuffer(bytearray(ctypes.string_at(flat.data_ptr(), size)))
+    if staging is not None and getattr(pickler, "buffer_callback", None) is None and _copies_at_once(pickler):
+        staging.written_next(buffer)
+    return buffer
+
+
+#: Devices from which tensors come through pinned memory, ahead of their turn.
+_STAGED: Final = {"cuda"}
+
+
+def _staging_of(storage: torch.UntypedStorage, pickler: Any) -> Staging | None:
+    """What brings the bytes of storages on devices in this dump; ``None`` for devices that know no pinned memory."""
+    if storage.device.type not in _STAGED:
+        return None
+    dump = _dump_of(pickler)
+    if dump.staging is None:
+        root = getattr(pickler, "_root", None)
+        dump.staging = Staging(root, lambda storage: storage.device.type in _STAGED, Transfers())
+    return dump.staging
+
+
+#: Files that keep nothing of what is written to them but its bytes.
+_FILES: Final = (io.BytesIO, io.BufferedWriter, io.BufferedRandom, io.FileIO)
+
+
+def _copies_at_once(pickler: Any) -> bool:
+    """Whether the memory of a buffer is free as soon as it is written."""
+    sink = getattr(pickler, "_sink", None)
+    return type(getattr(sink, "_file", None)) in _FILES or type(sink).__module__.startswith("safepickle._native")
 
 
 def _most_in_bytes(pickler: Any) -> int:

@@ -51,15 +51,21 @@ def torch_tensor(
 
     ``stride``: contiguous unless given. ``options``: ``"device"``, ``"byteorder"`` of the bytes, ``"conj"``, ``"neg"``.
     """
-    import torch
-
-    if type(dtype) is not torch.dtype or type(size) is not tuple:
+    torch, common, modes = _torch or _torch_known()
+    # Most often all bytes of a contiguous tensor of a common type, which this makes as fast as can be.
+    tensor = None
+    is_whole = (
+        type(data) is bytes and type(dtype) is torch.dtype and dtype in common and type(size) is tuple and size
+        and stride is None and options is None and 0 not in size and locations.current() is None
+    )  # fmt: skip
+    if is_whole:
+        # The size not as a tuple: that takes twice the time. The device only if there may be another default.
+        tensor = torch.empty(*size, dtype=dtype, device="cpu") if modes() else torch.empty(*size, dtype=dtype)
+        if not _fill_memory(tensor.data_ptr(), tensor.nbytes, data):
+            tensor = None
+    if tensor is None:
         _check(dtype, torch.dtype, "the type of a tensor's elements")
         _check(size, tuple, "the size of a tensor")
-    tensor = None
-    if type(data) is bytes and stride is None and options is None and size and locations.current() is None:
-        tensor = _torch_whole(data, dtype, size)
-    if tensor is None:
         tensor = _torch_view(data, dtype, size, stride, offset, options or {})
     if cls is torch.nn.Parameter:
         tensor.__class__ = cls  # what Parameter.__new__ makes, at a fraction of the time
@@ -69,17 +75,18 @@ def torch_tensor(
     return tensor.requires_grad_() if requires_grad else tensor
 
 
-def _torch_whole(data: bytes, dtype: Any, size: tuple[int, ...]) -> Any:
-    """A contiguous tensor of just these bytes; ``None`` where they are more or fewer, or it is of no common type."""
+#: torch, the types of elements that every kernel of it knows, and a function that tells how many modes are active.
+_torch: tuple[Any, frozenset[Any], Any] | None = None
+
+
+def _torch_known() -> tuple[Any, frozenset[Any], Any]:
+    global _torch
     import torch
 
-    if dtype not in _torch_common_types() or 0 in size:
-        return None
-    if torch._C._len_torch_function_stack():  # a default device, perhaps
-        tensor = torch.empty(*size, dtype=dtype, device="cpu")
-    else:
-        tensor = torch.empty(*size, dtype=dtype)  # twice as fast as with the size as a tuple
-    return tensor if _fill_memory(tensor.data_ptr(), tensor.nbytes, data) else None
+    names = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool",
+             "complex64", "complex128")  # fmt: skip
+    _torch = torch, frozenset([getattr(torch, name) for name in names]), torch._C._len_torch_function_stack
+    return _torch
 
 
 def _fill_memory(address: int, size: int, data: bytes) -> bool:
@@ -111,16 +118,6 @@ def _torch_view(
     if marks:
         torch._utils.set_tensor_metadata(tensor, marks)
     return tensor
-
-
-@functools.cache
-def _torch_common_types() -> frozenset[Any]:
-    """Types of elements that every kernel of torch knows."""
-    import torch
-
-    names = ("float32", "float64", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool",
-             "complex64", "complex128")  # fmt: skip
-    return frozenset(getattr(torch, name) for name in names)
 
 
 def torch_parameter(cls: Any, data: Any, requires_grad: bool) -> Any:
@@ -223,7 +220,6 @@ def _torch_memory(data: Any) -> Any:
 
 def _torch_place(storage: Any, options: dict[str, Any], dtype: Any) -> Any:
     """The storage in the byte order of this machine, on the device that the original was on."""
-    import torch
 
     if dtype is not None and options.get("byteorder", "little") != sys.byteorder:
         storage.byteswap(dtype)
