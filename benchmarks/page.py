@@ -30,6 +30,31 @@ TITLES = {
     "import_time": "Import time",
 }
 
+#: script -> what one has to know to read its figures.
+NOTES = {
+    "copy_throughput": """\
+- *objects*: those that `copy.deepcopy` enters in its memo: containers and instances, not what they hold of atoms.
+- *clones of the tensors*: `tensor.clone()` for each parameter and buffer, and nothing else: the limit.
+- *history*: copium clears a table that has grown at each later call.
+- *memory*: what stays when a copy is gone is what the source has grown by (the standard library gives each instance a
+  `__dict__`) or a leak.""",
+    "pickle_throughput": """\
+- Each alternative loads what it has written itself. Pickles of plain objects are the standard library's, byte for byte.
+- *in-band*: the tensor's bytes are in the pickle; *out-of-band*: beside it (PEP 574), and nothing is copied.
+- *memory*: beyond what was there before, as a part of the bytes; files are written to and read from a disk.""",
+    "kernel_recompile": """\
+- *by hand*: the standard library, with a `__getstate__` that drops the kernel and a `__setstate__` that makes it
+  again.
+- *warm* and *cold*: Triton's cache on disk has the result of the compilation, or not. Without a GPU it compiles for
+  sm_90, with the real `ptxas`; the time is that of the compilation, and nothing is launched.
+- dill takes what was compiled along in its pickle (tens to hundreds of kB), and makes a second kernel that is not the
+  module's. That this works on a GPU, where kernels are loaded into the device, is not shown here.
+- A `tf.function` that is bound to variables is traced once for those of the copy: its graph is about the original's.""",
+    "overhead": """\
+- *references*: what one kernel or function adds to a call; what it takes to find its name, and to check it.""",
+    "import_time": "",
+}
+
 HOW = """\
 ## How to run them
 
@@ -220,6 +245,8 @@ def _section(name: str, device: str, head: dict[str, Any], rows: list[Row]) -> s
     parts = [f"## {TITLES[name]}", head["question"]]
     for plot in PLOTS[name]:
         parts.append(f"![{TITLES[name]}: plot of the tables below](results/{device}/{plot}.svg)")
+    if NOTES[name]:
+        parts.append(NOTES[name])
     parts.append(_details(rows))
     return "\n\n".join(parts)
 

@@ -280,38 +280,50 @@ def _events(rows: Sequence[Row], wanted: Callable[[str], bool], unit: str) -> An
     times = {group: [row for row in _of(rows, group) if row.unit == "s"] for group in groups}
     counts = {(row.group, row.task): row for row in rows if row.unit == unit}
     tallest = max(map(len, times.values()))
-    width = 3.3 * len(groups) + 1.6
+    width = 3.2 * len(groups) + 2.4
     figure, grid = pyplot.subplots(1, len(groups), figsize=(width, 0.42 * tallest + 1.1), sharey=True,
                                    layout="constrained")  # fmt: skip
-    order = _present([row for members in times.values() for row in members], _WAYS)
+    events = [row for members in times.values() for row in members if row.task.startswith("after")]
+    order = _present(events, _WAYS)
     for axes, group in zip([grid] if len(groups) == 1 else grid, groups, strict=True):
-        members = times[group]
-        for place, row in enumerate(members):
-            ways = [name for name in order if name in row.samples]
-            for step, name in enumerate(ways):
-                _, colour, marker = _style(name)
-                y = place + (step - (len(ways) - 1) / 2) * 0.26
-                count = counts[group, row.task].median(name)
-                axes.plot(row.median(name), y, marker, color=colour, markersize=6.5, markeredgecolor="white",
-                          markeredgewidth=0.5)  # fmt: skip
-                axes.annotate(f"{count:.0f}", (row.median(name), y), textcoords="offset points", xytext=(6, -3),
-                              fontsize=8, color=colour, fontweight="bold" if count else "normal")  # fmt: skip
-        axes.set_yticks(range(len(members)), [row.task for row in members])
-        axes.set_ylim(len(members) - 0.4, -0.6)
-        axes.tick_params(axis="y", length=0)
-        axes.grid(axis="x", color="#dddddd", linewidth=0.6)
-        for place in range(0, len(members), 2):
-            axes.axhspan(place - 0.5, place + 0.5, color="#f4f4f4", zorder=0)
-        axes.set_xscale("log")
-        axes.margins(x=0.12)
-        axes.set_xlabel("time of the launch" if unit == "compilations" else "time of the call")
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: quantity(value, "s")))
-        axes.xaxis.set_major_locator(LogLocator(numticks=5))
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        for place, row in enumerate(times[group]):
+            _event(axes, place, row, counts[group, row.task], order)
+        _event_axes(axes, times[group], "time of the launch" if unit == "compilations" else "time of the call")
         axes.set_title(group)
     note = Line2D([], [], linestyle="", marker="$3$", color="#333333", label=f"the number is that of {unit}")
-    _legend(figure, order, [note])
+    without = Line2D([], [], linestyle="", marker="o", color="#999999", label="no copy")
+    _legend(figure, order, [without, note], columns=5)
     return figure
+
+
+def _event(axes: Any, place: int, row: Row, counts: Row, order: Sequence[str]) -> None:
+    """The dots of one event; what happens before any copy is made has one, for it does not depend on the way."""
+    if row.task.startswith("after"):
+        ways = [name for name in order if name in row.samples]
+        dots = [(row.median(name), counts.median(name), *_style(name)[1:]) for name in ways]
+    else:
+        median = statistics.median(map(row.median, row.samples))
+        dots = [(median, statistics.median(map(counts.median, counts.samples)), "#999999", "o")]
+    for step, (seconds, count, colour, marker) in enumerate(dots):
+        y = place + (step - (len(dots) - 1) / 2) * 0.27
+        axes.plot(seconds, y, marker, color=colour, markersize=6.5, markeredgecolor="white", markeredgewidth=0.5)
+        axes.annotate(f"{count:.0f}", (seconds, y), textcoords="offset points", xytext=(6, -3), fontsize=8,
+                      color=colour, fontweight="bold" if count else "normal")  # fmt: skip
+
+
+def _event_axes(axes: Any, members: Sequence[Row], label: str) -> None:
+    axes.set_yticks(range(len(members)), [row.task for row in members])
+    axes.set_ylim(len(members) - 0.4, -0.6)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", color="#dddddd", linewidth=0.6)
+    for place in range(0, len(members), 2):
+        axes.axhspan(place - 0.5, place + 0.5, color="#f4f4f4", zorder=0)
+    axes.set_xscale("log")
+    axes.margins(x=0.12)
+    axes.set_xlabel(label)
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: quantity(value, "s")))
+    axes.xaxis.set_major_locator(LogLocator(numticks=5))
+    axes.xaxis.set_minor_formatter(NullFormatter())
 
 
 # -- overhead ----------------------------------------------------------------------------------------------------------

@@ -82,6 +82,8 @@ def _rate(row: Row, name: str) -> str:
 
 
 def _times(value: float) -> str:
+    if value < 0.01:
+        return "<0.01"
     return f"{value:.0f}" if value >= 20 else f"{value:.1f}" if value >= 2 else f"{value:.2f}"
 
 
