@@ -6,9 +6,12 @@ Each function takes and returns what JSON holds, and runs in a fresh process.
 from __future__ import annotations
 
 import copy
+import gc
 import importlib
 import pickle
+import statistics
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -151,16 +154,20 @@ def installed(quick: bool) -> list[dict[str, Any]]:
     ):
         for verb, function in (("dumps", partial(pickle.dumps, protocol=PROTOCOL)), ("deepcopy", copy.deepcopy)):
             times: dict[str, list[float]] = {"not installed": [], "installed": []}
-            for _ in range(3 if quick else 9):
-                before = interleave({"f": partial(function, obj)}, Settings(quick=True))
-                with safepickle.install():
-                    after = interleave({"f": partial(function, obj)}, Settings(quick=True))
-                times["not installed"].append(sorted(before["f"])[len(before["f"]) // 2])
-                times["installed"].append(sorted(after["f"])[len(after["f"]) // 2])
+            for turn in range(3 if quick else 15):
+                for state in list(times) if turn % 2 else reversed(times):
+                    with safepickle.install() if state == "installed" else nullcontext():
+                        times[state].append(_median(partial(function, obj)))
             module = "pickle" if verb == "dumps" else "copy"
             goals = [part_of(1.05, "not installed", of="installed")]
             rows.append(Row("install()", f"{module}.{verb} of {task}", times, "not installed", goals).as_json())
     return rows
+
+
+def _median(function: Callable[[], object]) -> float:
+    gc.collect()
+    (values,) = interleave({"": function}, Settings(quick=True)).values()
+    return statistics.median(values)
 
 
 # -- references --------------------------------------------------------------------------------------------------------

@@ -43,13 +43,13 @@ NOTES = {
 - *in-band*: the tensor's bytes are in the pickle; *out-of-band*: beside it (PEP 574), and nothing is copied.
 - *memory*: beyond what was there before, as a part of the bytes; files are written to and read from a disk.""",
     "kernel_recompile": """\
-- *by hand*: the standard library, with a `__getstate__` that drops the kernel and a `__setstate__` that makes it
+- *by hand*: the standard library, with a `__getstate__` that drops the kernel, and a `__setstate__` that makes it
   again.
 - *warm* and *cold*: Triton's cache on disk has the result of the compilation, or not. Without a GPU it compiles for
   sm_90, with the real `ptxas`; the time is that of the compilation, and nothing is launched.
 - dill takes what was compiled along in its pickle (tens to hundreds of kB), and makes a second kernel that is not the
   module's. That this works on a GPU, where kernels are loaded into the device, is not shown here.
-- A `tf.function` that is bound to variables is traced once for those of the copy: its graph is about the original's.""",
+- A `tf.function` that is bound to variables is traced once for the copy's: its graph is for the original's.""",
     "overhead": """\
 - *references*: what one kernel or function adds to a call; what it takes to find its name, and to check it.""",
     "import_time": "",

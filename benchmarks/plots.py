@@ -109,7 +109,7 @@ def _log_x(axes: Any, label: str, formatter: Callable[..., str] = _number) -> No
     axes.set_xlabel(label)
     axes.xaxis.set_major_formatter(FuncFormatter(formatter))
     low, high = axes.get_xlim()
-    if high / low < 30:
+    if high / low < 100:
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_minor_formatter(NullFormatter())
 
