@@ -75,7 +75,7 @@ class Settings:
     @property
     def budget(self) -> float:
         """The seconds that the rounds of one row may take, if that leaves enough of them."""
-        return 0.3 if self.quick else 4.0
+        return 0.3 if self.quick else 3.0
 
     @property
     def fewest(self) -> int:

@@ -6,12 +6,9 @@ Each function takes and returns what JSON holds, and runs in a fresh process.
 from __future__ import annotations
 
 import copy
-import gc
 import importlib
 import pickle
-import statistics
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -143,31 +140,10 @@ def installation(quick: bool) -> dict[str, Any]:
 
 
 def installed(quick: bool) -> list[dict[str, Any]]:
-    """The standard library's own calls, before and after install(), in alternation."""
-    settings = Settings(quick=quick)
-    size = settings.size(5_000)
-    rows = []
-    for task, obj in (
-        (f"{size:,} dataclasses", workloads.records(size)),
-        ("JSON-like records", workloads.json_records(settings.size(2_000))),
-        ("a small dict", {"a": [1, 2]}),
-    ):
-        for verb, function in (("dumps", partial(pickle.dumps, protocol=PROTOCOL)), ("deepcopy", copy.deepcopy)):
-            times: dict[str, list[float]] = {"not installed": [], "installed": []}
-            for turn in range(3 if quick else 15):
-                for state in list(times) if turn % 2 else reversed(times):
-                    with safepickle.install() if state == "installed" else nullcontext():
-                        times[state].append(_median(partial(function, obj)))
-            module = "pickle" if verb == "dumps" else "copy"
-            goals = [part_of(1.05, "not installed", of="installed")]
-            rows.append(Row("install()", f"{module}.{verb} of {task}", times, "not installed", goals).as_json())
-    return rows
+    """The standard library's own calls, with safepickle installed and without."""
+    from benchmarks.installed import measure
 
-
-def _median(function: Callable[[], object]) -> float:
-    gc.collect()
-    (values,) = interleave({"": function}, Settings(quick=True)).values()
-    return statistics.median(values)
+    return [row.as_json() for row in measure(Settings(quick=quick))]
 
 
 # -- references --------------------------------------------------------------------------------------------------------
