@@ -840,6 +840,44 @@ def test_the_original_is_left_without_a_dictionary_of_its_own() -> None:
     assert not any(has_dictionary(x) for x in deepcopy(source))
 
 
+@COPIERS
+def test_instances_in_every_state_of_their_dictionary_are_copied(deepcopy: Any) -> None:
+    class One:
+        pass
+
+    class Other:
+        pass
+
+    def make(count: int, cls: type = One) -> Any:
+        x = cls()
+        for number in range(count):
+            setattr(x, f"a{number}", [number])
+        return x
+
+    states = [make(count) for count in (0, 1, 5, 29, 30, 31, 40)]
+    changed = make(3)
+    changed.__class__ = Other
+    renamed = make(4)
+    del renamed.a1
+    renamed.a1 = "last"
+    read, replaced, foreign, popped = make(3), make(3), make(3), make(3)
+    assert read.__dict__
+    replaced.__dict__ = {"b": [1], "a0": [2]}
+    foreign.__dict__[1] = [1]
+    popped.__dict__.popitem()
+    backwards = One()
+    backwards.a2, backwards.a0 = [2], [0]
+    states += [changed, renamed, read, replaced, foreign, popped, backwards, make(2, Other), One()]
+    for _ in range(2):
+        copied = deepcopy(states)
+        assert [type(x) for x in copied] == [type(x) for x in states]
+        assert [list(vars(x).items()) for x in copied] == [list(vars(x).items()) for x in states]
+        for old, new in zip(states, copied, strict=True):
+            assert not any(vars(new)[name] is value for name, value in vars(old).items() if type(value) is list)
+            new.added = 1
+            assert not hasattr(old, "added")
+
+
 @pytest.mark.parametrize("kind", ["text", "numbers", "mixed"])
 def test_a_copied_dictionary_takes_no_more_memory_than_the_original(kind: str) -> None:
     keys = {"text": [f"k{n}" for n in range(100)], "numbers": list(range(100)), "mixed": [1, "a", None, 2.5]}[kind]
