@@ -1637,6 +1637,16 @@ finds_hook(PyObject *dict, PyObject *searched)
 }
 
 static int
+has_any(PyObject *dict, PyObject *names)
+{
+    int any = 0;
+    for (Py_ssize_t i = 0; !any && i < PyTuple_GET_SIZE(names); i++) {
+        any = PyDict_Contains(dict, PyTuple_GET_ITEM(names, i));
+    }
+    return any;
+}
+
+static int
 has_all(PyObject *dict, PyObject *names)
 {
     int all = 1;
@@ -1713,7 +1723,8 @@ copy_stateful(Run *run, PyObject *x, Plan *plan, int alone)
     unsigned long before = run->pythons;
     int failed = 1;
     if (y != NULL && memo_set(run, x, y, alone) == 0) {
-        state = copy_attributes(run, dict, PyTuple_GET_SIZE(dropped) ? dropped : NULL);
+        int drops = has_any(dict, dropped);
+        state = drops < 0 ? NULL : copy_attributes(run, dict, drops ? dropped : NULL);
     }
     if (state != NULL) {
         int all = calls_setstate ? 0 : has_all(state, complete);
