@@ -320,7 +320,7 @@ def test_the_deep_pickler_hands_out_buffers():
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("fix_imports", [True, False])
 def test_the_deep_pickler_maps_names_for_python_2(protocol, fix_imports):
-    obj = [range(3), collections.OrderedDict(), ValueError("a"), map, collections.UserDict]
+    obj = [range(3), collections.OrderedDict(), ValueError, map, collections.UserDict]
     assert deeply(obj, protocol, fix_imports=fix_imports) == pickle.dumps(obj, protocol, fix_imports=fix_imports)
 
 
