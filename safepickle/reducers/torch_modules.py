@@ -4,6 +4,8 @@
 - ``__setstate__``: the attributes; it adds what files of older versions lack
 - ``__getattr__``: parameters, buffers and submodules
 
+Some of torch's own modules (convolutions, attention, softmax) have a ``__setstate__`` that does this and adds one more.
+
 Each is asked, with a module that is none: a version of torch that does anything else is copied by its methods.
 """
 
@@ -30,6 +32,13 @@ def add_rules(registry: Registry) -> None:
         method = vars(torch.nn.Module).get(name)
         if isinstance(method, types.FunctionType) and (meaning := find_meaning(name, method)) is not None:
             describe(method, meaning)
+    for cls in {base for layer in vars(torch.nn).values() if isinstance(layer, type) for base in layer.__mro__}:
+        method = vars(cls).get("__setstate__")
+        if cls is torch.nn.Module or not issubclass(cls, torch.nn.Module) or not isinstance(method, types.FunctionType):
+            continue
+        more = find_more(cls, method) if cls.__module__.startswith("torch.nn.modules.") else None
+        if more is not None:
+            describe(method, more)
 
 
 def find_meaning(name: str, method: types.FunctionType) -> Meaning | None:
@@ -73,6 +82,31 @@ def updated(method: types.FunctionType) -> Updates | None:
     method(complete, dict(state))
     known = {"__dict__", "update", "OrderedDict", "collections", "set", "dict", *added}
     if vars(complete) != state or not set(method.__code__.co_names) <= known:
+        return None
+    return Updates(tuple(added))
+
+
+def find_more(cls: type, method: types.FunctionType) -> Updates | None:
+    """What a ``__setstate__`` of a layer adds to that of ``Module``; ``None`` where it does anything else."""
+    try:
+        return updated_more(cls, method)
+    except Exception:
+        return None
+
+
+def updated_more(cls: Any, method: types.FunctionType) -> Updates | None:
+    """As :func:`updated`, for a method that calls that of ``Module``."""
+    made = [cls.__new__(cls), cls.__new__(cls)]
+    method(made[0], {"one": 1})
+    added = dict(vars(made[0]))
+    if added.pop("one", None) != 1:
+        return None
+    state = {**added, "one": 2}
+    method(made[1], dict(state))
+    code = method.__code__
+    known = {"super", "__setstate__", "hasattr", "F", "relu", *added}
+    texts = {text for text in code.co_consts if isinstance(text, str)} - {method.__doc__}
+    if vars(made[1]) != state or not set(code.co_names) <= known or not texts <= {*added, "zeros"}:
         return None
     return Updates(tuple(added))
 

@@ -151,7 +151,48 @@ def test_the_methods_of_this_torch_are_known() -> None:
     assert meaning_of(methods["__getattr__"]) == Searches(("_parameters", "_buffers", "_modules"))
     known = meaning_of(methods["__setstate__"])
     assert isinstance(known, Updates) and "_forward_pre_hooks" in known.names
-    assert meaning_of(nn.MultiheadAttention.__setstate__) is None
+    for cls, more in ((nn.Conv2d, "padding_mode"), (nn.Softmax, "dim"), (nn.TransformerEncoderLayer, "activation")):
+        known = meaning_of(cls.__setstate__)
+        assert isinstance(known, Updates) and {more, "_forward_pre_hooks"} <= {*known.names}
+    assert meaning_of(nn.RNNBase.__setstate__) is None
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [(lambda: nn.Conv1d(1, 1, 1), "padding_mode"), (lambda: nn.Softmax(dim=0), "dim"),
+     (lambda: nn.TransformerEncoderLayer(4, 2, 4), "activation")],
+    ids=["convolution", "softmax", "encoder layer"],
+)  # fmt: skip
+def test_what_a_layer_of_an_older_version_lacks_is_added(make: Any, name: str) -> None:
+    layer = make()
+    del layer.__dict__[name]
+    twin, known = safepickle.deepcopy(layer), copy.deepcopy(layer)
+    assert getattr(twin, name) == getattr(known, name) and name not in vars(layer)
+
+
+def test_an_attention_of_an_older_version_is_as_the_standard_library_makes_it() -> None:
+    attention = nn.MultiheadAttention(4, 2)
+    del attention.__dict__["_qkv_same_embed_dim"]
+    assert safepickle.deepcopy(attention)._qkv_same_embed_dim is copy.deepcopy(attention)._qkv_same_embed_dim is True
+
+
+def test_a_layer_whose_method_does_more_is_not_known() -> None:
+    from safepickle.reducers import torch_modules
+
+    class Counts(nn.Module):
+        def __setstate__(self, state: Any) -> None:
+            super().__setstate__(state)
+            self.times = 1
+
+    class Renames(nn.Module):
+        def __setstate__(self, state: Any) -> None:
+            super().__setstate__(state)
+            if hasattr(self, "old"):
+                self.__dict__["new"] = self.__dict__.pop("old")
+
+    for cls in (Counts, Renames):
+        known = torch_modules.find_more(cls, vars(cls)["__setstate__"])
+        assert known is None or "times" in known.names
 
 
 def test_a_method_that_does_something_else_is_not_known() -> None:
