@@ -213,6 +213,7 @@ class _Machine:
         self.kept = 0
         self.buffers: list[Node] = []  # those that are out of band
         self.depth = 0  # in how many sealed objects this pickle is
+        self.sealed: dict[tuple[str, int], _Machine | str] = {}  # found inside of sealed bytes, by where they begin
 
     def run(self, progress: Callable[[int], None] | None) -> None:
         opcodes: dict[str, Any] = vars(pickletools)["code2op"]
@@ -359,23 +360,31 @@ class _Machine:
 
     def _look_inside(self, node: Node, data: Node | None, buffers: Node | None) -> None:
         """What is in the pickle that a sealed object carries is in this one, too."""
-        after = self.file.tell()
-        try:
-            inner = _nested(self.file, data, self.depth + 1)
-        finally:
-            self.file.seek(after)
+        place = ("", 0)
+        if data is not None:
+            place = data.kind, (data.children[0] if data.kind == "call" and data.children else data).start
+        inner = self.sealed.get(place)
+        again = inner is not None  # the same bytes: counted, but looked into once, or a small file could take for ever
+        if inner is None:
+            after = self.file.tell()
+            try:
+                inner = self.sealed[place] = _nested(self.file, data, self.depth + 1)
+            finally:
+                self.file.seek(after)
         if isinstance(inner, str):
             self.anatomy.problem = self.anatomy.problem or f"at byte {node.start}: {inner}"
             return
         found = inner.anatomy
         if found.problem is not None:
             self.anatomy.problem = self.anatomy.problem or f"in the sealed object at byte {node.start}: {found.problem}"
-        for outside, inside in zip(buffers.children if buffers is not None else (), inner.buffers, strict=False):
-            inside.start, inside.end = outside.start, outside.end
         self.anatomy.globals.update(found.globals)
         self.anatomy.calls.update(found.calls)
-        self.anatomy.nodes.extend(found.nodes)
         self.anatomy.opcodes += found.opcodes
+        if again:
+            return
+        for outside, inside in zip(buffers.children if buffers is not None else (), inner.buffers, strict=False):
+            inside.start, inside.end = outside.start, outside.end
+        self.anatomy.nodes.extend(found.nodes)
         node.state = found.root
 
     def on_reduce(self, argument: None) -> None:

@@ -17,8 +17,10 @@ from __future__ import annotations
 
 import copy
 import copyreg
+import functools
 import sys
 import types
+import typing
 from collections.abc import Iterator, MutableMapping
 from typing import Any, Final, NamedTuple
 
@@ -26,7 +28,7 @@ from . import copier, registry
 from .changes import Change, Changes
 from .entries import Entry, foreign, foreign_entry
 from .pickler import reduce_by_rules
-from .references import main_is_shared, static_vars
+from .references import main_is_shared, static_vars, walk
 from .registry import Rule, Verb, builtin_registry, default_registry, known_by_identity
 
 __all__ = ["COPIES", "LATER", "Publication"]
@@ -56,6 +58,8 @@ _KEPT: Final = frozenset({
     "weakref:ReferenceType", "weakref:ProxyType", "weakref:CallableProxyType", "weakref:finalize",
     "weakref:WeakValueDictionary", "weakref:WeakKeyDictionary", "_weakrefset:WeakSet",
     "torch.utils.weak:WeakIdKeyDictionary",
+    # Ours refuses them, and plain pickle does not: what holds one by the way is pickled and copied as before.
+    "tempfile:TemporaryDirectory", "tempfile:SpooledTemporaryFile",
 })  # fmt: skip
 
 #: The same, for the very types.
@@ -166,8 +170,27 @@ class _StandIn:
         self.by_value = ByValue()
 
 
+#: Types whose objects say a name when they are asked, whether or not it leads to them.
+_CACHED: Final = functools._lru_cache_wrapper
+_NAMED: Final = frozenset({_CACHED, getattr(typing, "TypeAliasType", _CACHED)})
+
+
+def _has_its_name(obj: Any) -> bool:
+    """Whether the name that an object says leads to it in this process, which is all that plain pickle asks."""
+    name = getattr(obj, "__qualname__", None) or getattr(obj, "__name__", None)
+    module = sys.modules.get(getattr(obj, "__module__", None) or "")
+    if module is None or not isinstance(name, str):
+        return False
+    try:
+        return walk(module, name) is obj
+    except Exception:  # a module may answer with any error
+        return False
+
+
 def _by_rules(obj: Any) -> Any:
     """What the rules make of an object that the standard library pickles."""
+    if type(obj) in _NAMED and _has_its_name(obj):
+        return NotImplemented
     rules = default_registry.rules_for(type(obj), "pickle")
     if not rules:
         return NotImplemented
@@ -273,7 +296,7 @@ class Publication:
             users = layer is default_registry
             for registered, rule in layer.types():
                 refuses = bool(getattr(rule.reduce, "refuses", False))
-                if refuses and rule.subclasses and _can_be_told_to_refuse(registered):
+                if refuses and rule.subclasses and rule.target not in _KEPT and _can_be_told_to_refuse(registered):
                     yield ("__reduce_ex__", registered), None
                 for cls in _reached(registered, rule, users):
                     if not known_by_identity(cls) or "__safepickle_mark__" in vars(cls):
@@ -303,7 +326,7 @@ class Publication:
             is_theirs = found is not None and found not in (copier.deepcopy, copier.copy, self._copy_builtin_method)
         if table.verb == "pickle":
             return pickled and (table.entries is copyreg.dispatch_table or not is_theirs)
-        if not pickled and not rule.covers(table.verb):
+        if not pickled and (not rule.covers(table.verb) or getattr(rule.reduce, "refuses", False)):
             return False
         if users:
             return True

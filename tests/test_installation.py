@@ -21,6 +21,7 @@ import platform
 import queue
 import re
 import sys
+import tempfile
 import textwrap
 import threading
 import types
@@ -508,6 +509,41 @@ def test_what_plain_pickle_can_write_is_written_as_before(protocol):
     with safepickle.installed():
         assert [pickle.dumps(sample, protocol) for sample in samples] == before
         assert not any(b"safepickle.restore" in data for data in before)
+
+
+@pytest.mark.parametrize("protocol", [0, 2, 4, 5])
+def test_what_has_a_name_in_this_process_alone_goes_by_it_as_before(protocol, monkeypatch):
+    module = types.ModuleType("made_on_the_fly")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    source = "import functools\n@functools.cache\ndef kept(x):\n    return [x]\n"
+    source += "class Model:\n    @functools.lru_cache\n    def method(self):\n        return 1\n"
+    if sys.version_info >= (3, 12):
+        source += "type Alias = list[int]\n"
+    exec(source, vars(module))
+    samples = [module.kept, module.Model.method, functools.partial(module.kept, 1)]
+    samples += [module.Alias] if sys.version_info >= (3, 12) else []
+    before = [pickle.dumps(sample, protocol) for sample in samples]
+    with safepickle.installed():
+        assert [pickle.dumps(sample, protocol) for sample in samples] == before
+        assert pickle.loads(before[0]) is module.kept is copy.deepcopy(module.kept)
+        replaced, module.kept = module.kept, None
+        with pytest.raises(pickle.PicklingError, match="kept"):
+            pickle.dumps(replaced, protocol)  # its function has no name either
+        assert pickle.loads(pickle.dumps(functools.cache(len), protocol))((1, 2)) == 2
+
+
+@pytest.mark.parametrize("make", [tempfile.TemporaryDirectory, tempfile.SpooledTemporaryFile])
+def test_what_holds_a_temporary_by_the_way_is_pickled_and_copied_as_before(make):
+    temporary = make()
+    try:
+        before = pickle.dumps(["scratch", temporary], 4)
+        with safepickle.installed():
+            assert pickle.dumps(["scratch", temporary], 4) == before
+            assert type(copy.deepcopy([temporary])[0]) is type(copy.copy(temporary)) is type(temporary)
+            with pytest.raises(safepickle.PicklingError, match="temporary"):
+                safepickle.dumps(temporary)
+    finally:
+        (temporary.cleanup if hasattr(temporary, "cleanup") else temporary.close)()
 
 
 def test_exceptions_are_left_to_the_standard_library(installed):

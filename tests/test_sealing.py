@@ -311,6 +311,21 @@ def test_the_sizes_of_tensors_in_a_seal_are_those_of_their_buffers(tmp_path, cap
         assert tensor["shape"] == [10_000] and 40_000 <= tensor["bytes"] < 40_100
 
 
+def sealed_in(data: bytes, times: int) -> bytes:
+    """A pickle that unseals the same bytes many times over."""
+    first = b"\x80\x04csafepickle.sealing\nunseal\nq\x00B" + len(data).to_bytes(4, "little") + data + b"q\x01\x85R"
+    return first + b"0h\x00h\x01\x85R" * (times - 1) + b"."
+
+
+def test_the_same_sealed_bytes_are_looked_into_once_however_often_they_are_unsealed():
+    data = b"\x80\x04cos\ngetpid\n)R."
+    for _ in range(15):
+        data = sealed_in(data, 10)
+    found = call_with_timeout(lambda: read_pickle(io.BytesIO(data), len(data)), 60)
+    assert found.problem is None and found.globals["os.getpid"] == 10**15
+    assert len(found.nodes) < 1000
+
+
 @pytest.mark.parametrize("lazy", [False, True])
 def test_verify_finds_what_is_missing_in_a_seal_and_migrate_refuses(tmp_path, capsys, lazy):
     file = sealed_file(tmp_path, lazy, 4)
