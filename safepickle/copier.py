@@ -454,6 +454,8 @@ def _handler_for(cls: type, registry: Registry) -> Callable[[Any, Memo, Any], An
         for rule in rules:
             if rule.concerns and not is_concerned(x, rule.concerns):
                 continue
+            if rule.holding and not _holds_objects(x, handlers):
+                continue
             y = _apply(rule, x, memo, handlers)
             if y is not NotImplemented:
                 return y
@@ -461,6 +463,14 @@ def _handler_for(cls: type, registry: Registry) -> Callable[[Any, Memo, Any], An
 
     by_rules.rules = rules  # type: ignore[attr-defined]
     return by_rules
+
+
+def _holds_objects(function: types.FunctionType, handlers: _Handlers) -> bool:
+    """Whether a function has cells or attributes, or a default that is no atom."""
+    if function.__closure__ or function.__dict__:
+        return True
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    return any(handlers[type(value)] is not _atomic for value in defaults)
 
 
 def _apply(rule: Rule, x: Any, memo: Memo, handlers: _Handlers) -> Any:

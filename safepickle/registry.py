@@ -107,6 +107,8 @@ class Rule(NamedTuple):
             dictionary, the rule declines, and a copier need not ask it. Empty: it has to be asked.
         named: ``reduce`` leaves an object alone to which its own ``__module__`` and ``__qualname__`` lead, in a module
             that can be imported.
+        holding: for functions: ``copy`` shares one whose cells, defaults and attributes hold nothing but atoms, and a
+            copier need not ask it.
     """
 
     target: str
@@ -122,6 +124,7 @@ class Rule(NamedTuple):
     pickles_only: bool = False
     concerns: tuple[str, ...] = ()
     named: bool = False
+    holding: bool = False
 
     def covers(self, verb: Verb) -> bool:
         """Whether the rule has anything to say about ``verb``. A reducer serves both; a copy function only copies."""
@@ -367,6 +370,7 @@ class Registry:
         pickles_only: bool = False,
         concerns: tuple[str, ...] = (),
         named: bool = False,
+        holding: bool = False,
     ) -> Rule:
         """As :meth:`register`, with everything a :class:`Rule` may have. Returns the rule."""
         self._check_target(target)
@@ -378,7 +382,7 @@ class Registry:
         name = _type_name(target) if isinstance(target, type) else target
         rule = Rule(
             name, reduce, copy, subclasses, origin, with_pickler, shallow, summary, methods, only, pickles_only,
-            concerns, named,
+            concerns, named, holding,
         )  # fmt: skip
         with _lock:
             self._forget_name(name)

@@ -419,6 +419,24 @@ def test_a_shared_object_is_what_the_memo_says(deepcopy: Any) -> None:
 
 
 @COPIERS
+def test_a_function_is_shared_where_it_holds_only_atoms(deepcopy: Any) -> None:
+    holder = Holder()
+
+    def plain(a: int = 1, *, b: str = "b") -> Any:
+        return a, b
+
+    def holding(a: Any = holder, *, b: Any = (holder,)) -> Any:
+        return a, b
+
+    copied = deepcopy([holder, plain, holding])
+    assert copied[1] is plain and copied[2] is not holding
+    assert copied[2]()[0] is copied[0] and copied[2](1)[1][0] is copied[0]
+    assert deepcopy([plain], {id(plain): "from the memo"}) == ["from the memo"]
+    plain.note = holder  # type: ignore[attr-defined]
+    assert deepcopy([holder, plain])[1].note is not holder
+
+
+@COPIERS
 def test_classes_whose_metaclass_makes_them_equal_or_unhashable_are_told_apart(deepcopy: Any) -> None:
     class Same(type):
         def __eq__(cls, other: object) -> bool:

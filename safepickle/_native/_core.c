@@ -2571,10 +2571,36 @@ copy_kind(Run *run, PyObject *x, Kind kind, Plan *plan, int alone)
     }
 }
 
+/* Whether a function has cells or attributes, or a default that is no atom: see Rule.holding. */
+static int
+holds_objects(Run *run, PyFunctionObject *x)
+{
+    PyTypeObject *last = NULL;
+    PyObject *key, *value;
+    Py_ssize_t position = 0;
+    if ((x->func_closure != NULL && PyTuple_GET_SIZE(x->func_closure) > 0) || (x->func_dict != NULL && PyDict_GET_SIZE(x->func_dict) > 0)) {
+        return 1;
+    }
+    for (Py_ssize_t i = 0; x->func_defaults != NULL && i < PyTuple_GET_SIZE(x->func_defaults); i++) {
+        if (!is_atomic(run, PyTuple_GET_ITEM(x->func_defaults, i), &last)) {
+            return 1;
+        }
+    }
+    while (x->func_kwdefaults != NULL && PyDict_Next(x->func_kwdefaults, &position, &key, &value)) {
+        if (!is_atomic(run, value, &last)) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
 /* Whether a rule may have anything to say about an object: see Rule.concerns. */
 static int
-is_concerned(PyObject *x, PyObject *concerns)
+is_concerned(Run *run, PyObject *x, PyObject *concerns)
 {
+    if (PyFunction_Check(x)) {
+        return holds_objects(run, (PyFunctionObject *)x);
+    }
     PyObject *dict = PyObject_GenericGetDict(x, NULL);
     if (dict == NULL) {
         return -1;
@@ -2622,7 +2648,7 @@ copy_held(Run *run, PyObject *x, Py_ssize_t holders)
         return owned ? x : Py_NewRef(x);
     }
     if (kind == KIND_RULES && plan->concerns != NULL) {
-        int concerned = is_concerned(x, plan->concerns);
+        int concerned = is_concerned(run, x, plan->concerns);
         if (concerned < 0) {
             if (owned) {
                 Py_DECREF(x);

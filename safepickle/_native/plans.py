@@ -57,9 +57,12 @@ def plan_for(cls: type, registry: Registry, kinds: Mapping[str, int], atomic: fr
     concerns: tuple[str, ...] = ()
     if has_dict and all(rule.concerns for rule in rules):
         concerns = tuple(dict.fromkeys([name for rule in rules for name in rule.concerns]))
+    if cls is types.FunctionType and all(rule.holding for rule in rules):
+        concerns = ("__closure__", "__dict__", "__defaults__", "__kwdefaults__")
     ruled = tuple([(_mode(rule), rule, rule.copy) for rule in rules])
     asked = "tensor" if type(rules[0].copy) is core.TensorCopier else "rules"
-    return kinds[asked], fallback, kind, has_dict, kept, ruled, concerns, members, state
+    otherwise = kinds["shared"] if kind == kinds["atomic"] else kind
+    return kinds[asked], fallback, otherwise, has_dict, kept, ruled, concerns, members, state
 
 
 def _mode(rule: Rule) -> int:

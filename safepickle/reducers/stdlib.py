@@ -56,6 +56,7 @@ def add_code_rules(registry: Registry) -> None:
         with_pickler=True,
         origin=ORIGIN,
         summary=(by_name, "shared; rebuilt where its cells hold an object that is copied"),
+        holding=True,
         named=True,
     )
     registry.add(

@@ -149,6 +149,9 @@ def test_the_methods_of_this_torch_are_known() -> None:
     methods = vars(nn.Module)
     assert meaning_of(methods["__getstate__"]) == Drops(("_compiled_call_impl",))
     assert meaning_of(methods["__getattr__"]) == Searches(("_parameters", "_buffers", "_modules"))
+    if methods["__setstate__"].__module__ != nn.Module.__module__:  # torch.compile, once used, puts its own there
+        assert meaning_of(methods["__setstate__"]) is None
+        return
     known = meaning_of(methods["__setstate__"])
     assert isinstance(known, Updates) and "_forward_pre_hooks" in known.names
     for cls, more in ((nn.Conv2d, "padding_mode"), (nn.Softmax, "dim"), (nn.TransformerEncoderLayer, "activation")):
