@@ -276,8 +276,11 @@ class Publication:
     def _copy_builtin_method(self, method: Any, memo: dict[Any, Any]) -> Any:
         """``lock.acquire`` goes with the copy of the lock, which may not have been met so far."""
         owner = method.__self__
+        if type(owner) is types.ModuleType:  # a function
+            return method
         if ("copy._deepcopy_dispatch", type(owner)) not in self._made:
-            return copier.deepcopy(method, memo)
+            known = memo.get(id(owner))  # ``results.append`` goes with the list if that has been copied before
+            return method if known is None or known is owner else getattr(known, method.__name__)
         copied = copier.deepcopy(owner, memo)
         return method if copied is owner else getattr(copied, method.__name__)
 

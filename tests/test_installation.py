@@ -233,6 +233,15 @@ def test_a_method_of_a_lock_goes_with_the_copy_of_the_lock_whichever_comes_first
         assert not threading_cannot_take(lock)
 
 
+def test_a_builtin_method_goes_with_what_has_been_copied_before_it_and_functions_are_shared(installed):
+    rows = [1]
+    twin = copy.deepcopy([rows, rows.append, len, dict.fromkeys])
+    twin[1](2)
+    assert twin[0] == [1, 2] and rows == [1]
+    assert twin[2] is len and twin[3] == dict.fromkeys
+    assert copy.deepcopy(rows.append).__self__ is rows is copy.copy(rows.append).__self__
+
+
 def test_weak_references_are_refused_by_pickle_as_before_and_shared_by_copies(installed):
     class Target:
         pass
