@@ -11,13 +11,19 @@ functions that pickles of sealed objects call are here: who lets those names thr
 from __future__ import annotations
 
 import pickle
+import threading
 from collections.abc import Sequence
 from typing import Any, Final
+
+from .errors import PicklingError
 
 __all__ = ["LazySeal", "Seal", "seal", "sealed", "unseal"]
 
 #: Up to this size copying bytes costs less than making a buffer of them.
 _SMALL: Final = 1 << 14
+
+#: The seals that this thread is writing, by their ids.
+_being_written: Final = threading.local()
 
 
 def seal(obj: Any, lazy: bool = False) -> Any:
@@ -103,7 +109,14 @@ class Seal:
         return self._obj
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return unseal, _all_sent(*_written(self._obj, int(protocol)), int(protocol))
+        running: set[int] = _being_written.__dict__.setdefault("seals", set())
+        if id(self) in running:
+            raise PicklingError("a seal that leads to itself: what is in it is a pickle of its own, without an end")
+        running.add(id(self))
+        try:
+            return unseal, _all_sent(*_written(self._obj, int(protocol)), int(protocol))
+        finally:
+            running.discard(id(self))
 
     def __bytes__(self) -> bytes:
         """A pickle of the object, for whom bytes are all that can be sent: ``pickle.loads`` gives the object."""

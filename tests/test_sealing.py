@@ -311,6 +311,17 @@ def test_the_sizes_of_tensors_in_a_seal_are_those_of_their_buffers(tmp_path, cap
         assert tensor["shape"] == [10_000] and 40_000 <= tensor["bytes"] < 40_100
 
 
+def test_a_seal_that_leads_to_itself_says_so():
+    rows = [1]
+    rows.append(safepickle.seal(rows))
+    for write in (pickle.dumps, safepickle.dumps, lambda it: safepickle.seal(it, lazy=True)):
+        with pytest.raises(pickle.PicklingError, match="a seal that leads to itself"):
+            write(rows)
+    rows.pop()
+    twice = safepickle.seal(rows)
+    assert pickle.loads(pickle.dumps([twice, safepickle.seal(twice)])) == [[1], [1]]
+
+
 def sealed_in(data: bytes, times: int) -> bytes:
     """A pickle that unseals the same bytes many times over."""
     first = b"\x80\x04csafepickle.sealing\nunseal\nq\x00B" + len(data).to_bytes(4, "little") + data + b"q\x01\x85R"
