@@ -697,10 +697,13 @@ def _load_libraries(cls: type) -> bool:
 
 
 def _load_library(top: str) -> bool:
-    """Import the rule modules for one package; False while the package itself is being imported."""
+    """Import the rule modules for one package, if there are any; False while it is itself being imported."""
     if not top or top in _loaded or top in sys.stdlib_module_names or top == "__main__" or top not in sys.modules:
         return True
-    return not _loading(top) and _load(top)
+    # Most packages have no rules: what is pickled while such a one is imported need not be looked up each time.
+    if _loading(top) and (top in LIBRARIES or top in _foreign_rules()):
+        return False
+    return _load(top)
 
 
 def _load(top: str) -> bool:

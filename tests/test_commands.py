@@ -1,6 +1,7 @@
 """The command line, run as a user runs it."""
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -27,8 +28,6 @@ def helper(x):
 
 def command(*arguments, cwd, status=0):
     """Run ``python -m safepickle`` in a folder whose modules it can import."""
-    import os
-
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(cwd)])}
     done = subprocess.run(
         [sys.executable, "-m", "safepickle", *map(str, arguments)],
@@ -78,6 +77,29 @@ def test_inspect_as_json_with_names_resolved(folder):
 def test_inspect_imports_nothing_unless_asked(folder):
     (folder / "moving.py").write_text("raise SystemExit('imported')")
     assert "moving.Old" in command("inspect", "a.pkl", cwd=folder)
+
+
+def test_inspect_has_a_column_about_what_is_here_only_where_it_has_looked(folder):
+    assert " here" not in command("inspect", "a.pkl", "--no-source", cwd=folder).replace("moving", "")
+    assert " here" in command("inspect", "a.pkl", "--no-source", "--resolve", cwd=folder)
+
+
+def test_no_command_is_answered_with_the_help(folder):
+    text = command(cwd=folder, status=2)
+    assert "inspect" in text and "doctor" in text and "imports the modules" in text
+
+
+def test_a_reader_that_has_enough_ends_the_command_without_complaint(folder):
+    done = subprocess.run(
+        ["bash", "-c", f"'{sys.executable}' -m safepickle inspect a.pkl | true; echo ${{PIPESTATUS[0]}}"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("2\n", "")
 
 
 def test_a_name_that_is_not_here_is_a_finding(folder):

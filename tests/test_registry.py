@@ -1133,6 +1133,45 @@ def test_rules_that_another_thread_does_not_finish_loading_are_done_without():
     assert printed == "['Thing'] True\n"
 
 
+def test_types_of_a_module_that_is_being_imported_are_looked_up_once_where_it_has_no_rules(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import safepickle, safepickle.registry as registry\n"
+        "class Point: pass\n"
+        "looked_up, lookup = [], registry.Registry._lookup\n"
+        "registry.Registry._lookup = lambda self, cls: looked_up.append(cls) or lookup(self, cls)\n"
+        "for _ in range(3):\n"
+        "    safepickle.deepcopy([Point() for _ in range(5)])\n"
+        "    safepickle.loads(safepickle.dumps([Point() for _ in range(5)]))\n"
+    )
+    assert run_python(f"""
+        import sys
+        sys.path.insert(0, {str(tmp_path)!r})
+        import mine
+        print(mine.looked_up.count(mine.Point))
+    """) == "1\n"
+
+
+def test_a_rule_by_name_applies_though_the_type_was_copied_before_its_module_had_it(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import safepickle\n"
+        "def copied(cls):\n"
+        "    assert safepickle.deepcopy(cls()).value == 0\n"
+        "    return cls\n"
+        "@copied\n"
+        "class Box:\n"
+        "    def __init__(self, value=0):\n"
+        "        self.value = value\n"
+    )
+    assert run_python(f"""
+        import sys
+        import safepickle
+        sys.path.insert(0, {str(tmp_path)!r})
+        safepickle.register("mine:Box", lambda box: (type(box), (7,)), copy=lambda box, memo: type(box)(5))
+        import mine
+        print(safepickle.deepcopy(mine.Box()).value, safepickle.loads(safepickle.dumps(mine.Box())).value)
+    """) == "5 7\n"
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_forked_child_is_not_locked_out_by_a_thread_of_its_parent():
     printed = run_python("""

@@ -240,14 +240,15 @@ def _print(result: dict[str, Any], arguments: argparse.Namespace) -> None:
 
 def _sections(found: dict[str, Any]) -> list[tuple[str, Sequence[str], Sequence[Sequence[str]]]]:
     """The tables about one pickle: title, columns, rows."""
-    here = {True: "yes", False: "no", None: ""}
-    names = [(e["name"], str(e["times"]), here[e.get("here")]) for e in found["globals"]]
-    references = [(e["name"], here[e.get("here")]) for e in found["references"]]
+    here = {True: ("yes",), False: ("no",), None: ()}  # a column that is there if it was looked for
+    column = ("here",) if any("here" in e for e in [*found["globals"], *found["references"]]) else ()
+    names = [(e["name"], str(e["times"]), *here[e.get("here")]) for e in found["globals"]]
+    references = [(e["name"], *here[e.get("here")]) for e in found["references"]]
     tensors = [(t["dtype"], str(tuple(t["shape"])), _bytes(t["bytes"]), t["place"]) for t in found["tensors"]]
     parts = [(p["part"], _bytes(p["bytes"])) for p in found["parts"]]
     return [
-        ("names", ("name", "times", "here"), names),
-        ("by reference", ("name", "here"), references),
+        ("names", ("name", "times", *column), names),
+        ("by reference", ("name", *column), references),
         ("tensors", ("dtype", "shape", "bytes", "where"), tensors),
         ("size by part", ("part", "bytes"), parts),
     ]

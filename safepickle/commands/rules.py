@@ -63,5 +63,5 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.markdown:
         print(markdown_table(COLUMNS, rows))
     else:
-        print_table("What happens to what", COLUMNS, rows)
+        print_table("What happens to what", COLUMNS, [tuple(cell.replace("`", "") for cell in row) for row in rows])
     return 0
