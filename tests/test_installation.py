@@ -559,7 +559,7 @@ def test_what_holds_a_temporary_by_the_way_is_pickled_and_copied_as_before(make)
 
 def test_exceptions_are_left_to_the_standard_library(installed):
     for cls in (ValueError, OSError, AttributeError):
-        assert cls not in copyreg.dispatch_table
+        assert type(copyreg.dispatch_table.get(cls)) is not Entry  # tblib, which Dask imports, has entries
         assert str(pickle.loads(pickle.dumps(cls("text")))) == "text"
 
 
