@@ -13,7 +13,7 @@ from typing import Any, Final
 __all__ = ["INTERFACES", "core", "pickling", "why_python"]
 
 #: Module -> the number in ``interface.h`` of the calls that it and its Python twin make of each other.
-INTERFACES: Final = {"_core": 4, "_pickling": 3}
+INTERFACES: Final = {"_core": 5, "_pickling": 3}
 
 #: Module -> why its twin in Python serves instead.
 why_python: Final[dict[str, str]] = {}

@@ -3,5 +3,5 @@
  * refused when it is imported, and Python serves in its place.
  */
 
-#define SAFEPICKLE_CORE_INTERFACE 4
+#define SAFEPICKLE_CORE_INTERFACE 5
 #define SAFEPICKLE_PICKLING_INTERFACE 3

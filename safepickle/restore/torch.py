@@ -55,17 +55,20 @@ def torch_tensor(
     # Most often all bytes of a contiguous tensor of a common type, which this makes as fast as can be.
     tensor = None
     is_whole = (
-        type(data) is bytes and type(dtype) is torch.dtype and dtype in common and type(size) is tuple and size
+        type(data) is bytes and type(dtype) is torch.dtype and dtype in common and type(size) is tuple
         and stride is None and options is None and 0 not in size and locations.current() is None
     )  # fmt: skip
     if is_whole:
         # The size not as a tuple: that takes twice the time. The device only if there may be another default.
-        tensor = torch.empty(*size, dtype=dtype, device="cpu") if modes() else torch.empty(*size, dtype=dtype)
+        lengths = size or (size,)
+        tensor = torch.empty(*lengths, dtype=dtype, device="cpu") if modes() else torch.empty(*lengths, dtype=dtype)
         if not _fill_memory(tensor.data_ptr(), tensor.nbytes, data):
             tensor = None
     if tensor is None:
-        _check(dtype, torch.dtype, "the type of a tensor's elements")
-        _check(size, tuple, "the size of a tensor")
+        if type(dtype) is not torch.dtype:
+            _check(dtype, torch.dtype, "the type of a tensor's elements")
+        if type(size) is not tuple:
+            _check(size, tuple, "the size of a tensor")
         tensor = _torch_view(data, dtype, size, stride, offset, options or {})
     if cls is torch.nn.Parameter:
         tensor.__class__ = cls  # what Parameter.__new__ makes, at a fraction of the time
@@ -111,7 +114,9 @@ def _torch_view(
     elif isinstance(data, torch.UntypedStorage):
         storage = data
     else:
-        storage = _torch_place(_torch_memory(data), options, dtype)
+        storage = _torch_memory(data)
+        if options or sys.byteorder != "little" or locations.current() is not None:
+            storage = _torch_place(storage, options, dtype)
     tensor = torch.empty(0, dtype=dtype, device=storage.device)
     tensor.set_(storage, offset, size, _contiguous(size) if stride is None else stride)
     marks = {name: True for name in ("conj", "neg") if options.get(name)}

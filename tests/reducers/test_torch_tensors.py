@@ -348,9 +348,10 @@ def test_any_kind_of_buffer_can_be_loaded_from(wrap, size):
 
 
 def test_the_current_default_device_does_not_decide_where_tensors_go():
-    data = safepickle.dumps([torch.ones(2), torch.nn.Parameter(torch.ones(2)), torch.ones(3)[1:]])
+    tensors = [torch.ones(2), torch.nn.Parameter(torch.ones(2)), torch.ones(3)[1:], torch.tensor(7)]
+    data = safepickle.dumps(tensors)
     with torch.device("meta"):
-        assert [t.device.type for t in safepickle.loads(data)] == ["cpu"] * 3
+        assert [(t.device.type, t.tolist()) for t in safepickle.loads(data)] == [("cpu", t.tolist()) for t in tensors]
         assert safepickle.deepcopy(torch.ones(2, device="cpu")).device.type == "cpu"
         assert safepickle.loads(safepickle.dumps(torch.ones(2, device="cpu"))).tolist() == [1.0, 1.0]
 
