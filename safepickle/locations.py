@@ -11,26 +11,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-__all__ = ["current", "mapped"]
+__all__ = ["current", "mapped", "running"]
 
-#: How many loads with a ``map_location`` are running, in all threads: as long as there are none nobody needs to look.
-_running = 0
+#: How many loads with a ``map_location`` are running, in all threads: as long as there are none nobody needs to
+#: look, and ``not locations.running`` says so at the price of no call.
+running = 0
 _current: contextvars.ContextVar[Any] = contextvars.ContextVar("map_location", default=None)
 
 
 @contextmanager
 def mapped(map_location: Any) -> Iterator[None]:
     """Within this, tensors go where ``map_location`` says."""
-    global _running
+    global running
     token = _current.set(map_location)
-    _running += 1
+    running += 1
     try:
         yield
     finally:
-        _running -= 1
+        running -= 1
         _current.reset(token)
 
 
 def current() -> Any:
     """The ``map_location`` of the load that is running; ``None`` where each tensor goes to the device it was on."""
-    return _current.get() if _running else None
+    return _current.get() if running else None

@@ -56,7 +56,8 @@ def torch_tensor(
     tensor = None
     is_whole = (
         type(data) is bytes and type(dtype) is torch.dtype and dtype in common and type(size) is tuple
-        and stride is None and options is None and 0 not in size and locations.current() is None
+        and stride is None and options is None and 0 not in size
+        and (not locations.running or locations.current() is None)
     )  # fmt: skip
     if is_whole:
         # The size not as a tuple: that takes twice the time. The device only if there may be another default.
@@ -115,12 +116,11 @@ def _torch_view(
         storage = data
     else:
         storage = _torch_memory(data)
-        if options or sys.byteorder != "little" or locations.current() is not None:
+        if options or sys.byteorder != "little" or locations.running:
             storage = _torch_place(storage, options, dtype)
     tensor = torch.empty(0, dtype=dtype, device=storage.device)
     tensor.set_(storage, offset, size, _contiguous(size) if stride is None else stride)
-    marks = {name: True for name in ("conj", "neg") if options.get(name)}
-    if marks:
+    if options and (marks := {name: True for name in ("conj", "neg") if options.get(name)}):
         torch._utils.set_tensor_metadata(tensor, marks)
     return tensor
 
