@@ -462,7 +462,9 @@ def _copy_leaf(tensor: torch.Tensor, cls: type, memo: Memo) -> Any:
     made = _copy_opaque(tensor, memo) if kind == _OPAQUE else _copy_strided(tensor, kind, memo)
     if made is NotImplemented:
         return made
-    if cls is torch.nn.Parameter:
+    if type(made) is not torch.Tensor:  # a mode that is active makes tensors of its own, such as fake ones
+        made = torch.nn.Parameter(made, False) if issubclass(cls, torch.nn.Parameter) else made
+    elif cls is torch.nn.Parameter:
         made.__class__ = cls  # what Parameter.__new__ makes, at a fraction of the time
     elif cls is not torch.Tensor:
         made = torch.Tensor._make_subclass(cls, made)

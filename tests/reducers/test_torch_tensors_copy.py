@@ -309,3 +309,16 @@ def test_a_shallow_copy_is_another_tensor_on_the_same_memory(cls, dtype):
 def test_a_shallow_copy_of_a_leaf_is_a_leaf():
     twin = safepickle.copy(torch.ones(2, requires_grad=True))
     assert twin.is_leaf and twin.requires_grad
+
+
+def test_a_parameter_that_is_copied_under_a_mode_of_fake_tensors_becomes_a_fake_one():
+    from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+    layer = torch.nn.Linear(2, 3)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        copied = safepickle.deepcopy(layer)
+        assert copied(torch.ones(5, 2)).shape == (5, 3)
+    for parameter in copied.parameters():
+        assert isinstance(parameter, FakeTensor) and isinstance(parameter, torch.nn.Parameter)
+        assert parameter.requires_grad
+    assert type(layer.weight) is torch.nn.Parameter
