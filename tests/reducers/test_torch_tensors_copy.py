@@ -259,9 +259,7 @@ def test_a_retained_gradient_of_a_non_leaf_is_kept():
     assert deepcopy(middle).grad.tolist() == [3.0, 3.0]
 
 
-@pytest.mark.parametrize(
-    ("name", "arguments"), [("LazyLinear", (3,)), ("LazyBatchNorm1d", ()), ("LazyConv2d", (2, 1))]
-)
+@pytest.mark.parametrize(("name", "arguments"), [("LazyLinear", (3,)), ("LazyBatchNorm1d", ()), ("LazyConv2d", (2, 1))])
 @pytest.mark.filterwarnings("ignore:Lazy modules")
 def test_lazy_modules_are_copied_before_they_know_their_shape(name, arguments):
     net = torch.nn.Sequential(getattr(torch.nn, name)(*arguments), torch.nn.ReLU()).double()
