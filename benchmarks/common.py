@@ -247,6 +247,9 @@ def failure(error: BaseException) -> str:
 
 #: Seconds. What takes longer is not called once more to warm up, and gets fewer rounds.
 LONG = 1.0
+#: Seconds. What takes less is called so often that it takes that long, once more before the clock starts: the garbage
+#: collector has been through all memory, and the first call would pay for what it has pushed out of the caches.
+SHORT = 5e-4
 
 
 def rotations(names: Sequence[str], rounds: int) -> list[list[str]]:
@@ -287,7 +290,7 @@ def interleave(
         try:
             first[name] = _time(function, 1, settings, clock, synchronize)
             if first[name] < LONG:
-                first[name] = _time(function, 1, settings, clock, synchronize)
+                first[name] = _time(function, 1 if first[name] > SHORT else 50, settings, clock, synchronize)
         except Exception as error:
             if failures is None:
                 raise
@@ -295,7 +298,7 @@ def interleave(
         else:
             working[name] = function
     fastest = max(min(first.values(), default=1.0), 1e-7)
-    number = max(1, min(2_000, math.ceil(2e-4 / fastest)))
+    number = max(1, min(5_000, math.ceil(SHORT / fastest)))
     one_round = sum(first.values()) * number + collecting * len(first) + 1e-3
     fewest = settings.fewest if one_round < LONG else 3
     rounds = max(fewest, min(settings.rounds, int(settings.budget / one_round)))
@@ -315,6 +318,8 @@ def _time(
 ) -> float:
     if not settings.quick:
         gc.collect()
+    if number > 1:
+        function()
     if synchronize is not None:
         synchronize()
     start = clock()

@@ -148,14 +148,15 @@ def _speedup(row: Row, name: str) -> float | None:
     return None if ratio is None else 1 / ratio
 
 
-def _clip_left(axes: Any, rows: Sequence[Row], names: Sequence[str], left: float) -> None:
-    """Leave out what is much slower than all others, and write it at the edge."""
+def _clip_left(
+    axes: Any, rows: Sequence[Row], names: Sequence[str], value: Callable[[Row, str], float | None], left: float
+) -> None:
+    """Leave out what is far off all others, and write it at the edge."""
     for place, row in enumerate(rows):
-        for name in names:
-            x = _speedup(row, name)
-            if x is not None and x < left:
-                _, colour, _ = _style(name)
-                axes.annotate(f"◂ {x:.2g}", (left * 1.03, place), color=colour, fontsize=8, va="center")
+        beyond = [(x, name) for name in names if (x := value(row, name)) is not None and x < left]
+        for step, (x, name) in enumerate(beyond):
+            axes.annotate(f"◂ {x:.2g}", (left * 1.05, place), color=_style(name)[1], fontsize=8, va="center",
+                          xytext=(38 * step, 0), textcoords="offset points")  # fmt: skip
     axes.set_xlim(left=left)
 
 
@@ -174,7 +175,7 @@ def _copies(rows: Sequence[Row]) -> Any:
     _dots(axes, shown, order, _speedup)
     axes.axvline(1, color="#333333", linewidth=1)
     goal = _goal_marks(axes, shown, _speed_goal)
-    _clip_left(axes, shown, order, 0.15)
+    _clip_left(axes, shown, order, _speedup, 0.15)
     _log_x(axes, "times as fast as copy.deepcopy (further right is faster)")
     if graphs and models:
         axes.axhline(len(graphs) - 0.5, color="#999999", linewidth=0.8, linestyle=":")
@@ -248,6 +249,7 @@ def _pickles(rows: Sequence[Row]) -> Any:
         _dots(axes, members, order, lambda row, name: row.ratio(name))
         axes.axvline(1, color="#333333", linewidth=1)
         goal = _goal_marks(axes, members, _part_goal)
+        _clip_left(axes, members, order, lambda row, name: row.ratio(name), 0.03)
         _log_x(axes, "time, as a part of pickle's (further left is faster)")
         axes.set_title(verb)
     _legend(figure, order, [goal])
