@@ -60,7 +60,7 @@ class Settings:
     Attributes:
         device: where tensors are and kernels run: ``"cpu"`` or ``"cuda"``.
         quick: small workloads and few rounds, to see that every script runs; the figures mean little.
-        pythons: other interpreters, for the rows about the portable build of the C core.
+        pythons: other interpreters, for the rows about the C core without private layouts.
     """
 
     device: Literal["cpu", "cuda"] = "cpu"

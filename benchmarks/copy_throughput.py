@@ -1,7 +1,7 @@
 """How fast is `safepickle.deepcopy`, and what does it need?
 
 Against `copy.deepcopy`, copium and a pickle round trip: over object graphs and models, as their size grows over four
-decades, after large copies, in memory and in depth; on another Python with the portable build of the C core. The limit
+decades, after large copies, in memory and in depth; on other Pythons, and where the C core keeps to what every version of Python has. The limit
 for tensors is what cloning them takes.
 
     python -m benchmarks copy_throughput [--device cuda] [--quick] [--python python3.12]
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.util
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,11 +62,12 @@ def _graphs(settings: Settings) -> Iterator[Row]:
         yield Row.from_json(
             in_fresh_process(copy_graphs.without_core, arguments, environment={"SAFEPICKLE_PURE": "1"})
         )
-    for python in settings.pythons:
-        for task in copy_graphs.PORTABLE_GOALS:
-            group = f"the portable build, Python {_version(python)}"
+    for python in (sys.executable, *settings.pythons):
+        group = f"without private layouts, Python {_version(python)}"
+        for task in list(copy_graphs.PORTABLE_GOALS)[:1] if quick else copy_graphs.PORTABLE_GOALS:
             arguments = {"task": task, "quick": quick, "group": group}
-            yield Row.from_json(in_fresh_process(copy_graphs.graph, arguments, python=python))
+            portable = {"SAFEPICKLE_PORTABLE": "1"}
+            yield Row.from_json(in_fresh_process(copy_graphs.graph, arguments, python=python, environment=portable))
 
 
 def _version(python: str) -> str:

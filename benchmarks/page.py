@@ -35,6 +35,8 @@ NOTES = {
     "copy_throughput": """\
 - *objects*: those that `copy.deepcopy` enters in its memo: containers and instances, not what they hold of atoms.
 - *clones of the tensors*: `tensor.clone()` for each parameter and buffer, and nothing else: the limit.
+- *without private layouts*: the C core reads some of Python's own structures where it knows the version; this is
+  without (`SAFEPICKLE_PORTABLE=1`), as it is on versions that it does not know.
 - *history*: copium clears a table that has grown at each later call.
 - *memory*: what stays when a copy is gone is what the source has grown by (the standard library gives each instance a
   `__dict__`) or a leak.""",
