@@ -1,8 +1,8 @@
 """How fast is `safepickle.deepcopy`, and what does it need?
 
 Against `copy.deepcopy`, copium and a pickle round trip: over object graphs and models, as their size grows over four
-decades, after large copies, in memory and in depth; on other Pythons, and where the C core keeps to what every version of Python has. The limit
-for tensors is what cloning them takes.
+decades, after large copies, in memory and in depth; on other Pythons, and where the C core keeps to what every version
+of Python has. The limit for tensors is what cloning them takes.
 
     python -m benchmarks copy_throughput [--device cuda] [--quick] [--python python3.12]
 """
