@@ -229,7 +229,7 @@ def test_the_committed_results_are_real_small_and_drawn(name):
 
 
 def test_committed_goals_follow_from_the_committed_values():
-    for file in sorted(RESULTS.rglob("*.json")):
+    for file in sorted(file for file in RESULTS.rglob("*.json") if file.stem in SCRIPTS):
         content = json.loads(file.read_text(encoding="utf-8"))
         for row in content["rows"]:
             assert Row.from_json(row).as_json()["goals"] == row["goals"], (file.name, row["task"])
