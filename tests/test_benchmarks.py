@@ -6,6 +6,7 @@ import json
 import pickle
 import subprocess
 import sys
+import time
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -76,18 +77,24 @@ def test_every_alternative_takes_every_place_in_turn():
 def test_alternatives_are_timed_alternately_and_one_that_fails_is_told():
     order = []
 
+    def busy(name):
+        order.append(name)
+        end = time.thread_time() + 2e-3
+        while time.thread_time() < end:
+            pass
+
     def fails():
         raise ValueError("what a pity\nand more")
 
     told = {}
     times = interleave(
-        {"a": lambda: order.append("a"), "b": lambda: order.append("b"), "c": fails},
+        {"a": lambda: busy("a"), "b": lambda: busy("b"), "c": fails},
         Settings(quick=True),
         failures=told,
     )
     assert told == {"c": "ValueError: what a pity"}
     assert {name: len(values) for name, values in times.items()} == {"a": 3, "b": 3}
-    assert order[:4] == ["a", "a", "b", "b"]
+    assert "".join(order) == "aa" + "bb" + "ab" + "ba" + "ab"  # twice to warm up, then in turn
 
 
 def test_a_function_runs_in_a_fresh_process_and_its_error_is_ours():
