@@ -1456,3 +1456,23 @@ def test_a_rule_that_waits_for_attributes_is_asked_where_they_are_set():
     for attributes, by in (({}, None), ({"mark": None}, None), ({"mark": {}}, None), ({"mark": 1}, "rule")):
         back = pickle.loads(safepickle.dumps(Marked(**attributes), registry=rules))
         assert getattr(back, "by", None) == by
+
+
+def test_what_goes_by_value_is_let_go_of_at_once() -> None:
+    class Data:
+        pass
+
+    data = Data()
+    alive = weakref.ref(data)
+
+    def function() -> Any:
+        return data
+
+    gc.collect()
+    gc.disable()
+    try:
+        safepickle.dumps(function)
+        del data, function
+        assert alive() is None, "kept until the next collection"
+    finally:
+        gc.enable()

@@ -94,7 +94,7 @@ static PyObject *dispatch_table;     /* copyreg.dispatch_table */
 static PyObject *dumps_function; /* that of the C pickler */
 static PyObject *dump_method, *clear_memo_method; /* of pickle.Pickler */
 static PyObject *name_cloudpickle, *name_by_value_modules, *name_module, *name_qualname;
-static PyObject *name_reduce_ex, *name_getstate, *name_way_for, *name_reducer_override, *name_root, *name_memo;
+static PyObject *name_reduce_ex, *name_getstate, *name_way_for, *name_reducer_override, *name_root, *name_memo, *name_by_value;
 static long default_protocol, highest_protocol;
 
 /* ---- plans: how objects of a type are reduced ------------------------------------------------------------------------------------- */
@@ -1062,6 +1062,13 @@ spare_return(Spare *spare, long protocol, Py_ssize_t written)
         spares[protocol] = *spare;
     }
     else {
+        /* As at the end of Pickler.dump: the override refers to its pickler, and a circle would keep what was pickled by value. */
+        PyObject *of_one_dump[] = {name_reducer_override, name_root, name_by_value};
+        for (size_t i = 0; i < sizeof of_one_dump / sizeof *of_one_dump; i++) {
+            if (PyDict_DelItem(spare->attributes, of_one_dump[i]) < 0) {
+                PyErr_Clear();
+            }
+        }
         spare_drop(spare);
     }
 }
@@ -1277,7 +1284,7 @@ module_exec(PyObject *module)
         intern("_way_for", &name_way_for) < 0 || intern("reducer_override", &name_reducer_override) < 0 ||
         intern("cloudpickle.cloudpickle", &name_cloudpickle) < 0 ||
         intern("_PICKLE_BY_VALUE_MODULES", &name_by_value_modules) < 0 || intern("__module__", &name_module) < 0 ||
-        intern("__qualname__", &name_qualname) < 0 || intern("_root", &name_root) < 0 || intern("memo", &name_memo) < 0) {
+        intern("__qualname__", &name_qualname) < 0 || intern("_root", &name_root) < 0 || intern("memo", &name_memo) < 0 || intern("_by_value", &name_by_value) < 0) {
         return -1;
     }
     if (PyType_Ready(&OverrideType) < 0 || PyType_Ready(&AskingType) < 0 || PyType_Ready(&SinkType) < 0) {
