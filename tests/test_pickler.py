@@ -1462,17 +1462,16 @@ def test_what_goes_by_value_is_let_go_of_at_once() -> None:
     class Data:
         pass
 
-    data = Data()
-    alive = weakref.ref(data)
+    def made():
+        data = Data()
+        return (lambda: data), weakref.ref(data)
 
-    def function() -> Any:
-        return data
-
+    function, alive = made()
     gc.collect()
     gc.disable()
     try:
         safepickle.dumps(function)
-        del data, function
+        del function
         assert alive() is None, "kept until the next collection"
     finally:
         gc.enable()
