@@ -18,6 +18,9 @@ torch = pytest.importorskip("torch")
 from safepickle.reducers import torch_tensors
 from tests.reducers.test_torch_tensors import DTYPES, same_bits
 
+#: ``torch.compile`` puts another in its place for the rest of the process, which must be called for each module.
+SETSTATE = vars(torch.nn.Module)["__setstate__"]
+
 native = pytest.mark.skipif(core is None, reason="the definition is in use")
 
 
@@ -45,7 +48,8 @@ def calls(monkeypatch):
 
 
 @native
-def test_many_tensors_on_a_device_are_copied_in_one_call_a_type(calls):
+def test_many_tensors_on_a_device_are_copied_in_one_call_a_type(calls, monkeypatch):
+    monkeypatch.setattr(torch.nn.Module, "__setstate__", SETSTATE)
     net = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(50)])
     net.half_sized = torch.nn.Parameter(torch.randn(3).half())
     net.tied = net[0].weight
