@@ -136,6 +136,7 @@ def test_a_copied_context_has_them_all() -> None:
     assert safepickle.copy(context)[hidden] is context[hidden]
 
 
+@pytest.mark.timeout(400)  # the names of its variables are looked for in all that the whole suite has imported
 @every_way
 def test_the_context_of_a_thread_that_computes_with_decimals(way: Way) -> None:
     decimal.getcontext()

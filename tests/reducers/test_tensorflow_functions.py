@@ -224,6 +224,7 @@ def test_a_callable_object_and_a_partial_method_travel_with_their_object(way):
     assert [float(f(TWO)) for f in parts[1:]] == [4.0, 5.0]
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("way", [WAYS["protocol 5"], WAYS["deepcopy"]], ids=["protocol 5", "deepcopy"])
 def test_a_long_chain_of_closures(way):
     def after(inner):
