@@ -4,6 +4,7 @@ They are optional: where no compiler is found, the installation succeeds and Pyt
 with ``SAFEPICKLE_PURE=1`` in the environment, on other interpreters than CPython and on those without a global lock.
 """
 
+import glob
 import os
 import platform
 import sysconfig
@@ -19,7 +20,7 @@ modules = [
     Extension(
         f"safepickle._native.{name}",
         sources=[f"safepickle/_native/{name}.c"],
-        depends=["safepickle/_native/interface.h", "safepickle/_native/layouts.h", "safepickle/_native/tensors.h"],
+        depends=sorted(glob.glob("safepickle/_native/*.h")),
         optional=True,
     )
     for name in ("_core", "_pickling")

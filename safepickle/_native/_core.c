@@ -43,35 +43,7 @@
 
 /* ---- differences between versions of Python ------------------------------------------------------------------------------ */
 
-#if PY_VERSION_HEX >= 0x030c0000
-#define MEMBER_OBJECT_EX Py_T_OBJECT_EX
-#else
-#include <structmember.h>
-#define MEMBER_OBJECT_EX T_OBJECT_EX
-#endif
-
-/* 0 where the type has no version that could be relied on: then nothing about it is kept. */
-static unsigned int
-type_version(PyTypeObject *type)
-{
-#if PY_VERSION_HEX >= 0x030c0000
-    return type->tp_version_tag;
-#else
-    return PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) ? type->tp_version_tag : 0;
-#endif
-}
-
-static unsigned int
-type_new_version(PyTypeObject *type, PyObject *any_name)
-{
-#if PY_VERSION_HEX >= 0x030c0000
-    PyUnstable_Type_AssignVersionTag(type);
-#else
-    _PyType_Lookup(type, any_name); /* gives the type a version, if it can have one */
-#endif
-    return type_version(type);
-}
-
+#include "shared.h"
 #include "layouts.h"
 
 /* x.name; 0 and NULL where it has none. */
@@ -270,13 +242,6 @@ typedef struct Run {
 } Run;
 
 static Run *runs;
-
-static inline size_t
-pointer_hash(const void *pointer)
-{
-    uintptr_t bits = (uintptr_t)pointer >> 4;
-    return (size_t)(bits ^ (bits >> 15) ^ (bits << 7));
-}
 
 static APART int
 table_grow(Run *run)
@@ -589,46 +554,6 @@ plan_clear(Plan *plan)
     memset(plan, 0, sizeof(Plan));
 }
 
-static void
-plans_clear(PlanTable *table)
-{
-    PlanTable old = *table; /* the last reference to a rule may be ours, and Python code run as it goes */
-    memset(table, 0, sizeof(PlanTable)); /* the generation is 0 then, which never is the current one */
-    for (size_t i = 0; old.plans != NULL && i <= old.mask; i++) {
-        plan_clear(&old.plans[i]);
-    }
-    PyMem_Free(old.plans);
-}
-
-static int
-plans_grow(PlanTable *table)
-{
-    size_t size = table->plans ? (table->mask + 1) * 2 : 64;
-    Plan *bigger = PyMem_Calloc(size, sizeof(Plan));
-    if (bigger == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    size_t used = 0;
-    for (size_t i = 0; table->plans != NULL && i <= table->mask; i++) {
-        Plan plan = table->plans[i];
-        if (plan.type == NULL) {
-            continue;
-        }
-        size_t at = pointer_hash(plan.type) & (size - 1);
-        while (bigger[at].type != NULL) {
-            at = (at + 1) & (size - 1);
-        }
-        bigger[at] = plan;
-        used++;
-    }
-    PyMem_Free(table->plans);
-    table->plans = bigger;
-    table->mask = size - 1;
-    table->used = used;
-    return 0;
-}
-
 static int
 plan_read_slots(Plan *plan, PyObject *members)
 {
@@ -689,52 +614,7 @@ plan_make(Plan *plan, PyTypeObject *type, PyObject *registry, int *kept)
     return failed;
 }
 
-#define MOST_PLANS 4096 /* a program that makes classes without an end must not fill the table with those that are gone */
-
-static int
-plan_keep(PlanTable *table, Plan *fresh)
-{
-    if (table->used >= MOST_PLANS) {
-        plans_clear(table);
-        table->generation = rules_generation;
-    }
-    if (table->plans == NULL || table->used * 3 >= table->mask * 2) {
-        if (plans_grow(table) < 0) {
-            return -1;
-        }
-    }
-    size_t at = pointer_hash(fresh->type) & table->mask;
-    while (table->plans[at].type != NULL && table->plans[at].type != fresh->type) {
-        at = (at + 1) & table->mask;
-    }
-    Plan old = table->plans[at];
-    if (old.type == NULL) {
-        table->used++;
-    }
-    table->plans[at] = *fresh;
-    memset(fresh, 0, sizeof *fresh);
-    plan_clear(&old);
-    return 0;
-}
-
-/* A plan that was kept and is still right; NULL without an exception where there is none. */
-static inline Plan *
-plan_find(PlanTable *table, PyTypeObject *type)
-{
-    if (table->plans == NULL || table->generation != generation_now()) {
-        return NULL;
-    }
-    size_t at = pointer_hash(type) & table->mask;
-    while (table->plans[at].type != NULL) {
-        Plan *plan = &table->plans[at];
-        if (plan->type == type) {
-            unsigned int version = type_version(type);
-            return version != 0 && plan->version == version ? plan : NULL;
-        }
-        at = (at + 1) & table->mask;
-    }
-    return NULL;
-}
+#include "plan_table.h"
 
 /* Ask for the plan of a type that is not known, or not any more. Runs Python code. */
 static APART Plan *
@@ -760,14 +640,9 @@ plan_ask(Run *run, PyTypeObject *type)
         fresh.version = version;
         current = generation == generation_now() && version == type_version(type);
     }
-    PlanTable *table = run->plans;
-    if (table->generation != generation_now()) {
-        plans_clear(table);
-        table->generation = rules_generation;
-    }
     Plan *plan = NULL;
     if (current && kept && fresh.version != 0) {
-        plan = plan_keep(table, &fresh) < 0 ? NULL : plan_find(run->plans, type);
+        plan = plan_keep(run->plans, &fresh) < 0 ? NULL : plan_find(run->plans, type);
     }
     if (plan == NULL && !PyErr_Occurred()) {
         Plan old = run->passing;
@@ -2601,22 +2476,7 @@ is_concerned(Run *run, PyObject *x, PyObject *concerns)
     if (PyFunction_Check(x)) {
         return holds_objects(run, (PyFunctionObject *)x);
     }
-    PyObject *dict = PyObject_GenericGetDict(x, NULL);
-    if (dict == NULL) {
-        return -1;
-    }
-    int concerned = 0;
-    for (Py_ssize_t i = 0; !concerned && i < PyTuple_GET_SIZE(concerns); i++) {
-        PyObject *found = PyDict_GetItemWithError(dict, PyTuple_GET_ITEM(concerns, i));
-        if (found == NULL) {
-            concerned = PyErr_Occurred() ? -1 : 0;
-            continue;
-        }
-        int is_dict = PyDict_CheckExact(found) || Py_TYPE(found) == &PyODict_Type;
-        concerned = found != Py_None && !(is_dict && PyDict_GET_SIZE(found) == 0);
-    }
-    Py_DECREF(dict);
-    return concerned;
+    return has_attributes_of_concern(x, concerns);
 }
 
 static inline int
@@ -3111,17 +2971,6 @@ core_invalidate(PyObject *module, PyObject *unused)
 PyDoc_STRVAR(setup_doc,
 "setup(copier, registry)\n--\n\n"
 "Tell the core where the functions are that it calls. Returns the numbers of the kinds of plans.");
-
-static int
-take(PyObject *module, const char *name, PyObject **slot)
-{
-    PyObject *found = PyObject_GetAttrString(module, name);
-    if (found == NULL) {
-        return -1;
-    }
-    Py_XSETREF(*slot, found);
-    return 0;
-}
 
 static PyObject *
 core_setup(PyObject *module, PyObject *args)

@@ -15,41 +15,11 @@
 #include <string.h>
 
 #include "interface.h"
+#include "shared.h"
 
 #ifdef Py_GIL_DISABLED
 #error "the native pickling module needs the GIL: build without it, Python serves free-threaded interpreters"
 #endif
-
-/* ---- differences between versions of Python ------------------------------------------------------------------------------ */
-
-#if PY_VERSION_HEX >= 0x030c0000
-#define MEMBER_OBJECT_EX Py_T_OBJECT_EX
-#else
-#include <structmember.h>
-#define MEMBER_OBJECT_EX T_OBJECT_EX
-#endif
-
-/* 0 where the type has no version that could be relied on: then nothing about it is kept. */
-static inline unsigned int
-type_version(PyTypeObject *type)
-{
-#if PY_VERSION_HEX >= 0x030c0000
-    return type->tp_version_tag;
-#else
-    return PyType_HasFeature(type, Py_TPFLAGS_VALID_VERSION_TAG) ? type->tp_version_tag : 0;
-#endif
-}
-
-static unsigned int
-type_new_version(PyTypeObject *type, PyObject *any_name)
-{
-#if PY_VERSION_HEX >= 0x030c0000
-    PyUnstable_Type_AssignVersionTag(type);
-#else
-    _PyType_Lookup(type, any_name); /* gives the type a version, if it can have one */
-#endif
-    return type_version(type);
-}
 
 /* ---- what the module knows -------------------------------------------------------------------------------------------------- */
 
@@ -99,13 +69,6 @@ static long default_protocol, highest_protocol;
 
 /* ---- plans: how objects of a type are reduced ------------------------------------------------------------------------------------- */
 
-static inline size_t
-pointer_hash(const void *pointer)
-{
-    uintptr_t bits = (uintptr_t)pointer >> 4;
-    return (size_t)(bits ^ (bits >> 15) ^ (bits << 7));
-}
-
 static void
 plan_clear(Plan *plan)
 {
@@ -114,42 +77,6 @@ plan_clear(Plan *plan)
     Py_XDECREF(old.rules);
     Py_XDECREF(old.names);
     Py_XDECREF(old.offsets);
-}
-
-static void
-plans_clear(PlanTable *table)
-{
-    PlanTable old = *table;
-    memset(table, 0, sizeof(PlanTable));
-    for (size_t i = 0; old.plans != NULL && i <= old.mask; i++) {
-        plan_clear(&old.plans[i]);
-    }
-    PyMem_Free(old.plans);
-}
-
-static int
-plans_grow(PlanTable *table)
-{
-    size_t size = table->plans ? (table->mask + 1) * 2 : 64;
-    Plan *bigger = PyMem_Calloc(size, sizeof(Plan));
-    if (bigger == NULL) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (size_t i = 0; table->plans != NULL && i <= table->mask; i++) {
-        if (table->plans[i].type == NULL) {
-            continue;
-        }
-        size_t at = pointer_hash(table->plans[i].type) & (size - 1);
-        while (bigger[at].type != NULL) {
-            at = (at + 1) & (size - 1);
-        }
-        bigger[at] = table->plans[i];
-    }
-    PyMem_Free(table->plans);
-    table->plans = bigger;
-    table->mask = size - 1;
-    return 0;
 }
 
 /* Where the slots are; a plan whose slots are anything but plain references is none. */
@@ -215,49 +142,13 @@ plan_make(Plan *plan, PyTypeObject *type, PyObject *pickler, int *kept)
     return failed;
 }
 
-#define MOST_PLANS 4096 /* a program that makes classes without an end must not fill the table with those that are gone */
-
-/* The table takes over what is in `fresh`. */
-static int
-plan_keep(PlanTable *table, Plan *fresh)
+static inline uint64_t
+generation_now(void)
 {
-    if (table->generation != rules_generation || table->used >= MOST_PLANS) {
-        plans_clear(table);
-        table->generation = rules_generation;
-    }
-    if ((table->plans == NULL || table->used * 3 >= table->mask * 2) && plans_grow(table) < 0) {
-        return -1;
-    }
-    size_t at = pointer_hash(fresh->type) & table->mask;
-    while (table->plans[at].type != NULL && table->plans[at].type != fresh->type) {
-        at = (at + 1) & table->mask;
-    }
-    Plan old = table->plans[at];
-    table->used += old.type == NULL;
-    table->plans[at] = *fresh;
-    memset(fresh, 0, sizeof *fresh);
-    plan_clear(&old);
-    return 0;
+    return rules_generation;
 }
 
-/* A plan that was kept and is still right, else NULL. */
-static inline Plan *
-plan_find(PlanTable *table, PyTypeObject *type)
-{
-    if (table->plans == NULL || table->generation != rules_generation) {
-        return NULL;
-    }
-    size_t at = pointer_hash(type) & table->mask;
-    while (table->plans[at].type != NULL) {
-        Plan *plan = &table->plans[at];
-        if (plan->type == type) {
-            unsigned int version = type_version(type);
-            return version != 0 && plan->version == version ? plan : NULL;
-        }
-        at = (at + 1) & table->mask;
-    }
-    return NULL;
-}
+#include "plan_table.h"
 
 /* ---- plain instances ---------------------------------------------------------------------------------------------------------------- */
 
@@ -468,28 +359,6 @@ reduce_ordered(PyObject *obj)
     return reduced;
 }
 
-/* Whether an object has one of the attributes, and not None or an empty dictionary; -1 with an exception. */
-static int
-is_concerned(PyObject *obj, PyObject *names)
-{
-    PyObject *dict = PyObject_GenericGetDict(obj, NULL);
-    if (dict == NULL) {
-        return -1;
-    }
-    int concerned = 0;
-    for (Py_ssize_t i = 0; !concerned && i < PyTuple_GET_SIZE(names); i++) {
-        PyObject *found = PyDict_GetItemWithError(dict, PyTuple_GET_ITEM(names, i));
-        if (found == NULL) {
-            concerned = PyErr_Occurred() ? -1 : 0;
-            continue;
-        }
-        int is_dict = PyDict_CheckExact(found) || Py_TYPE(found) == &PyODict_Type;
-        concerned = found != Py_None && !(is_dict && PyDict_GET_SIZE(found) == 0);
-    }
-    Py_DECREF(dict);
-    return concerned;
-}
-
 /* ---- the override ------------------------------------------------------------------------------------------------------------------- */
 
 /* What the C pickler calls for each object, for the length of one dump. */
@@ -516,7 +385,7 @@ reduce_by_plan(Override *override, Plan *plan, PyObject *obj)
     }
     if (plan->way == WAY_CONCERNED) {
         PyObject *names = Py_NewRef(plan->names);
-        int concerned = is_concerned(obj, names);
+        int concerned = has_attributes_of_concern(obj, names);
         Py_DECREF(names);
         if (concerned <= 0) {
             return concerned < 0 ? NULL : Py_NewRef(Py_NotImplemented);
@@ -1184,17 +1053,6 @@ pickling_invalidate(PyObject *module, PyObject *unused)
 {
     rules_generation++;
     Py_RETURN_NONE;
-}
-
-static int
-take(PyObject *module, const char *name, PyObject **slot)
-{
-    PyObject *found = PyObject_GetAttrString(module, name);
-    if (found == NULL) {
-        return -1;
-    }
-    Py_XSETREF(*slot, found);
-    return 0;
 }
 
 static int
