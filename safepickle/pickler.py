@@ -115,7 +115,25 @@ class _Buffers:
         return self._answers[self._next - 1]
 
 
-class Pickler(pickle.Pickler):
+class KeepsByValue:
+    """Something with a dictionary that remembers, for one dump, what goes by value."""
+
+    @property
+    def by_value(self) -> ByValue:
+        """What this run remembers about functions and classes by value; made when one turns up."""
+        found: ByValue | None = self.__dict__.get("_by_value")
+        if found is None:
+            from .sources import ByValue
+
+            found = self.__dict__["_by_value"] = ByValue()
+        return found
+
+    @by_value.setter
+    def by_value(self, value: ByValue) -> None:
+        self.__dict__["_by_value"] = value
+
+
+class Pickler(KeepsByValue, pickle.Pickler):
     """A ``pickle.Pickler`` that asks the registry, and writes functions and classes by value that no name leads to.
 
     Args:
@@ -173,20 +191,6 @@ class Pickler(pickle.Pickler):
         self.protocol = _effective_protocol(protocol)
         self.registry = default_registry if registry is None else registry
         self.buffer_callback = buffer_callback
-
-    @property
-    def by_value(self) -> ByValue:
-        """What this run remembers about functions and classes by value; made when one turns up."""
-        found: ByValue | None = self.__dict__.get("_by_value")
-        if found is None:
-            from .sources import ByValue
-
-            found = self.__dict__["_by_value"] = ByValue()
-        return found
-
-    @by_value.setter
-    def by_value(self, value: ByValue) -> None:
-        self.__dict__["_by_value"] = value
 
     def dump(self, obj: Any, /) -> None:
         """Write the pickle of an object.
@@ -282,14 +286,7 @@ class Pickler(pickle.Pickler):
             ours = pickling.override(self, everybodys, self.protocol >= 2)
         own = self._own_override()
         self.overridden = own is not _UNSET
-        if own is _UNSET:
-            return ours
-
-        def both(part: Any) -> Any:
-            reduced = own(part)
-            return ours(part) if reduced is NotImplemented else reduced
-
-        return both
+        return ours if own is _UNSET else in_turn(own, ours)
 
     def _own_override(self) -> Any:
         if "reducer_override" in self.__dict__:
@@ -330,6 +327,16 @@ class Pickler(pickle.Pickler):
             return None
         reduce = _reduced if published else reduce_by_rules
         return lambda obj: reduce(rules, obj, self)
+
+
+def in_turn(first: Callable[[Any], Any], second: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """A function that reduces an object as the first of two does, or as the second where the first declines."""
+
+    def both(obj: Any) -> Any:
+        reduced = first(obj)
+        return second(obj) if reduced is NotImplemented else reduced
+
+    return both
 
 
 def asking(known: dict[type, Any], find: Callable[[type], Any]) -> Callable[[Any], Any]:

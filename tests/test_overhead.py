@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import gc
 import io
 import pickle
-import sys
 import threading
 
 import pytest
 
 import safepickle
 from safepickle import Registry, copier, pickler, reachability
+from tests import counting
 from tests.helpers import run_python
 
 COUNT = 500
@@ -44,29 +43,13 @@ def plain(count=COUNT):
 
 
 def python_calls(function):
-    """How many Python functions a call runs; it has run before, so that what is loaded and cached is that by now."""
-    function()
-    function()
-    calls = 0
-
-    def count(frame, event, argument):
-        nonlocal calls
-        calls += event == "call"
-
-    gc.disable()  # finalizers and callbacks of the collector are no part of it
-    sys.setprofile(count)
-    try:
-        function()
-    finally:
-        sys.setprofile(None)
-        gc.enable()
-    return calls
+    """How many Python functions a call runs."""
+    return counting.calls(function).python
 
 
 def calls_for_each(make, function):
     """How many more Python functions run for each object more."""
-    few, many = make(COUNT), make(2 * COUNT)
-    return (python_calls(lambda: function(many)) - python_calls(lambda: function(few))) / COUNT
+    return counting.for_each(make, lambda objects: python_calls(lambda: function(objects)), COUNT)
 
 
 @pytest.fixture

@@ -20,10 +20,9 @@ from typing import Any, Final
 from ..changes import Changes
 from ..entries import foreign, foreign_entry
 from ..errors import translate_pickling_error
-from ..pickler import asking, reduce_by_rules
+from ..pickler import KeepsByValue, asking, in_turn, reduce_by_rules
 from ..references import main_is_shared
 from ..registry import default_registry, known_by_identity
-from ..sources import ByValue
 
 __all__ = ["Run", "adopt", "dump_deeply", "override"]
 
@@ -76,7 +75,7 @@ class _LookOnly:
         return _as_leaf if done is None else lambda obj: (_as_leaf if id(obj) in done else reducer)(obj)
 
 
-class Run:
+class Run(KeepsByValue):
     """One dump of a pickler that is not ours, as rules see it: in the place of the pickler.
 
     Args:
@@ -117,30 +116,8 @@ class Run:
             self.persistent_id = persistent_id
         if root is not _NONE:
             self._root = root
-        self.reducer_override = self._with_fallback(asking(self.known, self.find), fallback)
-
-    @staticmethod
-    def _with_fallback(ours: Callable[[Any], Any], fallback: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-        if fallback is None:
-            return ours
-
-        def both(obj: Any) -> Any:
-            reduced = ours(obj)
-            return fallback(obj) if reduced is NotImplemented else reduced
-
-        return both
-
-    @property
-    def by_value(self) -> ByValue:
-        """What this dump remembers about functions and classes by value."""
-        found: ByValue | None = self.__dict__.get("_by_value")
-        if found is None:
-            found = self.__dict__["_by_value"] = ByValue()
-        return found
-
-    @by_value.setter
-    def by_value(self, value: ByValue) -> None:
-        self.__dict__["_by_value"] = value
+        ours = asking(self.known, self.find)
+        self.reducer_override = ours if fallback is None else in_turn(ours, fallback)
 
     @property
     def memo(self) -> Any:

@@ -251,13 +251,7 @@ class _Tasks:
         """The next task, or ``None``."""
         with self._queue._rlock:
             data = self._queue._reader.recv_bytes()
-        try:
-            return ForkingPickler.loads(data)
-        except Exception as error:
-            number = _number_of(data)
-            if number is None:
-                raise
-            return (*number, _fail, (error,), {})
+        return _loaded(data, lambda error: (_fail, (error,), {}))
 
 
 def _fail(error: Exception) -> Any:
@@ -269,17 +263,18 @@ def _set_up_pool(theirs: Callable[..., Any], pool: Any) -> Any:
     theirs(pool)
     receive = pool._outqueue._reader.recv_bytes
 
-    def get() -> Any:
-        data = receive()
-        try:
-            return ForkingPickler.loads(data)
-        except Exception as error:
-            number = _number_of(data)
-            if number is None:
-                raise
-            return (*number, (False, error))
+    pool._quick_get = lambda: _loaded(receive(), lambda error: ((False, error),))
 
-    pool._quick_get = get
+
+def _loaded(data: bytes, failed: Callable[[Exception], tuple[Any, ...]]) -> Any:
+    """A message of a pool; for one that does not load, its numbers and what says so to whoever waits for it."""
+    try:
+        return ForkingPickler.loads(data)
+    except Exception as error:
+        number = _number_of(data)
+        if number is None:
+            raise
+        return (*number, *failed(error))
 
 
 def _number_of(data: bytes) -> tuple[int, int | None] | None:

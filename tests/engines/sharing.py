@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from .payloads import Kernel, Lambda, Tied
+from .payloads import Kernel, Lambda, Tied, check
 
 __all__ = [
-    "Everything", "Failure", "OneWay", "fail", "is_tied", "low_precision", "make_socket", "opens_a_socket", "same",
-    "steps", "tied", "trained",
+    "Everything", "Failure", "Keeper", "OneWay", "fail", "is_tied", "low_precision", "make_socket", "opens_a_socket",
+    "same", "steps", "tied", "trained",
 ]  # fmt: skip
 
 
@@ -29,6 +29,20 @@ class Everything(Kernel):
         self.lock.release()
         self.inner.check()
         return "everything" if super().check() == "kernel" else ""
+
+
+class Keeper:
+    """An actor: it keeps something, which is used where it is."""
+
+    def __init__(self, kept: Any) -> None:
+        self.kept = kept
+
+    def check(self) -> Any:
+        return check(self.kept)
+
+    def replace(self, other: Any) -> Any:
+        before, self.kept = self.kept, other
+        return before
 
 
 def tied() -> Tied:

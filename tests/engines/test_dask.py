@@ -215,22 +215,10 @@ def test_tasks_submit_tasks_with_payloads(client):
 
 
 def test_payloads_reach_actors(client):
-    actor = client.submit(Keeper, sharing.Everything(), actor=True).result(timeout=LIMIT)
+    actor = client.submit(sharing.Keeper, sharing.Everything(), actor=True).result(timeout=LIMIT)
     assert actor.check().result(timeout=LIMIT) == "everything"
     assert payloads.check(actor.replace(payloads.Lambda()).result(timeout=LIMIT)) == "everything"
     assert actor.check().result(timeout=LIMIT) == "lambda"
-
-
-class Keeper:
-    def __init__(self, kept):
-        self.kept = kept
-
-    def check(self):
-        return payloads.check(self.kept)
-
-    def replace(self, other):
-        before, self.kept = self.kept, other
-        return before
 
 
 def test_variables_and_queues_carry_futures_of_payloads(client):
@@ -259,7 +247,7 @@ def test_an_optimizer_trains_the_module_that_it_came_with(client):
 
 
 def test_the_same_object_twice_in_a_list_comes_back_as_one(client):
-    one, two = ask(client, lambda: [Keeper(1)] * 2)
+    one, two = ask(client, lambda: [sharing.Keeper(1)] * 2)
     assert one is two
 
 

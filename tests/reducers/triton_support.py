@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.recompile_work import StubDriver
+
 __all__ = ["MODES", "compilations", "compiled_ptx", "needs_version", "stub_driver"]
 
 #: The two ways in which Triton makes kernels, as changes to a child's environment.
@@ -22,32 +24,6 @@ def needs_version(*version: int) -> pytest.MarkDecorator:
         return pytest.mark.skip
     installed = tuple(int(part) for part in __version__.split(".")[:2])
     return pytest.mark.skipif(installed < version, reason=f"Triton {__version__} cannot do this")
-
-
-class StubDriver:
-    """Says that there is a GPU, which is enough to compile for it."""
-
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: Any = None) -> int:
-        return 0
-
-    def get_device_interface(self) -> Any:
-        import torch
-
-        return torch
-
-    def get_benchmarker(self) -> Any:
-        return lambda call, quantiles: [1.0, 1.0, 1.0]
-
-    def is_active(self) -> bool:
-        return True
 
 
 @contextlib.contextmanager
