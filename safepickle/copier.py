@@ -306,11 +306,24 @@ def _copy(x: Any, memo: Memo, handlers: _Handlers) -> Any:
     y = memo.get(id(x), _NOTHING)
     if y is not _NOTHING:
         return y
-    y = handler(x, memo, handlers)
+    try:
+        y = handler(x, memo, handlers)
+    except BaseException:
+        _keep_unfinished(x, memo)
+        raise
     if y is not x:
         memo[id(x)] = y
         keep_alive(x, memo)
     return y
+
+
+def _keep_unfinished(x: Any, memo: Memo) -> None:
+    """Keep an original alive whose copy has failed half-way: whoever catches the error goes on with the same memo.
+
+    The state in a reduce value may be gone by then, and another object be where it was, which is not to get its copy.
+    """
+    if id(x) in memo:
+        keep_alive(x, memo)
 
 
 def keep_alive(x: Any, memo: Memo) -> None:
@@ -573,7 +586,10 @@ def copy_iteratively(x: Any, memo: Memo, handlers: _Handlers) -> Any:
                 memo[id(owner)] = result
                 keep_alive(owner, memo)
         except Exception as error:
-            if (below := _below_that_may_catch(stack, handlers)) is None:
+            below = _below_that_may_catch(stack, handlers)
+            for unfinished, _ in stack[len(below or ()) :]:
+                _keep_unfinished(unfinished, memo)
+            if below is None:
                 failure = None
                 raise
             stack, pending, failure = below, False, error

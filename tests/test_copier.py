@@ -1370,3 +1370,62 @@ def test_a_deep_copy_asks_the_methods_of_the_class_in_the_order_of_the_standard_
     registry = Registry()
     registry.register(All, lambda obj: (str, ("rule",)))
     assert safepickle.deepcopy(All(), registry=registry) == "rule"
+
+
+# -- after an error that somebody has caught ---------------------------------------------------------------------------
+
+
+class OfNewState:
+    """Its reduce value holds a dictionary that nobody else has: the next one may be where this one was."""
+
+    def __init__(self, *parts):
+        self.parts = parts
+
+    def __reduce_ex__(self, protocol):
+        return OfNewState, (), {"parts": self.parts}
+
+
+class Unwilling:
+    def __reduce_ex__(self, protocol):
+        raise ValueError("not this one")
+
+
+class Forgiving:
+    def __init__(self, *parts):
+        self.parts = parts
+
+    def __deepcopy__(self, memo):
+        copies = []
+        for part in self.parts:
+            try:
+                copies.append(safepickle.deepcopy(part, memo))
+            except ValueError:
+                copies.append(None)
+        return Forgiving(*copies)
+
+
+def forgiving_in_steps(x, memo):
+    copies = []
+    for part in x.parts:
+        try:
+            copies.append((yield part))
+        except ValueError:
+            copies.append(None)
+    return Forgiving(*copies)
+
+
+@pytest.mark.parametrize("by", ["its method", "a rule in steps", "a rule in steps, deep down"])
+def test_what_a_failed_attempt_left_in_the_memo_is_not_found_for_another_object(by):
+    registry = safepickle.Registry()
+    if by != "its method":
+        registry.register(Forgiving, copy=forgiving_in_steps)
+    parts = [part for number in range(50) for part in (OfNewState(Unwilling()), OfNewState(number))]
+    root = [Forgiving(*parts)]
+    for _ in range(3000 if by.endswith("deep down") else 0):
+        root = [root]
+    twin = safepickle.deepcopy(root, registry=registry)
+    for _ in range(3000 if by.endswith("deep down") else 0):
+        twin = twin[0]
+    copies = twin[0].parts
+    assert copies[::2] == (None,) * 50
+    assert [c.parts for c in copies[1::2]] == [(number,) for number in range(50)]
