@@ -9,26 +9,26 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 __all__ = ["current", "mapped", "running"]
 
-#: How many loads with a ``map_location`` are running, in all threads: as long as there are none nobody needs to
-#: look, and ``not locations.running`` says so at the price of no call.
-running = 0
+#: The loads with a ``map_location`` that are running, in all threads: as long as there are none nobody needs to look,
+#: and ``not locations.running`` says so at the price of no call.
+running: Final[set[object]] = set()
 _current: contextvars.ContextVar[Any] = contextvars.ContextVar("map_location", default=None)
 
 
 @contextmanager
 def mapped(map_location: Any) -> Iterator[None]:
     """Within this, tensors go where ``map_location`` says."""
-    global running
+    load = object()
     token = _current.set(map_location)
-    running += 1
+    running.add(load)  # in one step, where a number that threads count up and down would take three
     try:
         yield
     finally:
-        running -= 1
+        running.discard(load)
         _current.reset(token)
 
 

@@ -654,7 +654,6 @@ def _overruled(cls: type, registered: type, verb: Verb) -> bool:
 _lock = threading.RLock()
 
 
-
 def _renew_locks() -> None:
     """In a forked child: the thread that held a lock in the parent is not there to let go of it."""
     global _lock, _load_lock
